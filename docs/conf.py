@@ -29,6 +29,7 @@ try:
     import habits
     import performance
     import pictures
+    import torch_nn
     import window_layers
 
     import distdl
@@ -114,6 +115,7 @@ def setup(app: Sphinx) -> None:
     performance.write_all(here / "_generated")
     window_layers.write_all(here / "_generated")
     habits.write(here / "_generated" / "habits.rst")
+    torch_nn.write(here / "_generated" / "torch_nn.rst")
     write_families(here / "_generated")
     app.add_directive("picture", Picture)
     app.add_html_math_renderer("mathml", (write_inline_math, None), (write_math_block, None))

@@ -1,29 +1,18 @@
-"""Write torch_nn.rst, the table of torch.nn, from the package: `python docs/torch_nn.py`.
+"""The table of torch_nn.rst: what becomes of each class of torch.nn on blocks, from the package.
 
-tests/python/nn/test_coverage.py compares the page with what this writes.
+`write(path)` writes it, and the page includes it. tests/python/nn/test_coverage.py checks what it says.
 """
 
+import inspect
+from dataclasses import dataclass
 from pathlib import Path
 
-from distdl.nn import SEQUENTIAL
-from distdl.nn.base import split_rules
+import torch
 
-page = Path(__file__).with_suffix(".rst")
+from distdl.nn import SEQUENTIAL
+from distdl.nn.base.split_rules import REFUSED, SPLIT_RULES, rule_of
 
 HEAD = """\
-Every layer of torch.nn
-=======================
-
-What becomes of each class of ``torch.nn`` in a model whose tensors are in blocks. ``docs/torch_nn.py`` writes this page
-from ``torch.nn`` and the package, and a test checks each line.
-
-* A layer of ours takes the arguments of the ``torch.nn`` layer behind ``P_x``. ``from_sequential`` makes it from the
-  ``torch.nn`` layer. Its description says which dimensions may be split.
-* What works *as it is* has no parameters. Call it on each block, or put it into :class:`distdl.nn.Local`, which refuses
-  partitions that do not fit.
-* What works *in Local* has parameters, which :class:`distdl.nn.Local` shares among the workers.
-* The last column says what ``P_x`` must not split where the ``torch.nn`` layer itself is called on blocks.
-
 .. list-table::
    :header-rows: 1
 
@@ -32,25 +21,57 @@ from ``torch.nn`` and the package, and a test checks each line.
      - Unless P_x splits
 """
 
+CONTAINERS = {
+    "Module": "a module of your own goes into Local, if it works on each block by itself",
+    "Container": "as Module, which is its newer name",
+    "Sequential": "holds layers, which count one by one",
+    "ModuleList": "holds layers, which count one by one",
+    "ModuleDict": "holds layers, which count one by one",
+    "ParameterList": "its parameters are shared by the ranks where the module that has it is in Local",
+    "ParameterDict": "its parameters are shared by the ranks where the module that has it is in Local",
+}
+"""Classes that hold layers or parameters, and compute nothing."""
 
-def row(kind: type) -> str:
+
+@dataclass(frozen=True)
+class Verdict:
+    """Support for a class of torch.nn: "ours", "as it is", "in Local" or "refused", with an explanation."""
+
+    kind: str
+    text: str
+
+
+def classes() -> list[type[torch.nn.Module]]:
+    """All classes of modules in torch.nn, by name."""
+    modules = (kind for _, kind in sorted(vars(torch.nn).items()) if inspect.isclass(kind))
+    return [kind for kind in modules if issubclass(kind, torch.nn.Module)]
+
+
+def verdict(kind: type[torch.nn.Module]) -> Verdict | None:
+    """The support for a class of torch.nn; None if nothing is known of it."""
+    name = kind.__name__
+    if kind in SEQUENTIAL:
+        return Verdict("ours", SEQUENTIAL[kind].__name__)
+    if name in SPLIT_RULES:
+        return Verdict("in Local" if SPLIT_RULES[name].owns else "as it is", "")
+    if name in CONTAINERS:
+        return Verdict("as it is", f": {CONTAINERS[name]}")
+    return Verdict("refused", REFUSED[name]) if name in REFUSED else None
+
+
+def row(kind: type[torch.nn.Module]) -> str:
     """The line of a class."""
-    verdict, rule = split_rules.verdict(kind, SEQUENTIAL), split_rules.rule_of(kind)
-    assert verdict is not None, kind
+    support, rule = verdict(kind), rule_of(kind)
+    assert support is not None, kind
     on_blocks = {
-        "ours": f":class:`~distdl.nn.{verdict.text}`",
-        "as it is": "as it is" if rule is not None else f"as it is: {verdict.text}",
+        "ours": f":class:`~distdl.nn.{support.text}`",
+        "as it is": f"as it is{support.text}",
         "in Local": "in :class:`~distdl.nn.Local`",
-        "refused": f"no: {verdict.text}",
-    }[verdict.kind]
+        "refused": f"no: {support.text}",
+    }[support.kind]
     condition = "–" if rule is None else rule.condition or "(any dimension may be split)"
     return f"   * - {kind.__name__}\n     - {on_blocks}\n     - {condition}\n"
 
 
-def text() -> str:
-    """The page."""
-    return HEAD + "".join(map(row, split_rules.classes()))
-
-
-if __name__ == "__main__":
-    page.write_text(text())
+def write(path: Path) -> None:
+    path.write_text(HEAD + "".join(map(row, classes())))

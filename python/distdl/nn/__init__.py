@@ -1,32 +1,15 @@
 """Distributed layers, with torch.nn's names, arguments and defaults after the partitions.
 
-A family of layers is a module or folder that lists its names in ``__all__``.
+A family of layers is a module or folder that lists its names in ``__all__``. Its line here makes them public.
 """
 
+from types import ModuleType
+
 from distdl.modules.module import Module
-from distdl.nn import (
-    activations,
-    attention,
-    conv,
-    distances,
-    dropout,
-    embedding,
-    experts,
-    fourier,
-    init,
-    linear,
-    local,
-    loss,
-    norm,
-    pooling,
-    primitives,
-    rearranging,
-    resizing,
-    softmax,
-)
+from distdl.nn import init
 from distdl.nn.activations import *  # noqa: F403
 from distdl.nn.attention import *  # noqa: F403
-from distdl.nn.base.equivalents import layers_by_class
+from distdl.nn.base.equivalents import LAYERS_BY_CLASS, register
 from distdl.nn.base.layer import Layer
 from distdl.nn.conv import *  # noqa: F403
 from distdl.nn.distances import *  # noqa: F403
@@ -44,27 +27,12 @@ from distdl.nn.rearranging import *  # noqa: F403
 from distdl.nn.resizing import *  # noqa: F403
 from distdl.nn.softmax import *  # noqa: F403
 
-_FAMILIES = (
-    activations,
-    attention,
-    conv,
-    distances,
-    dropout,
-    embedding,
-    experts,
-    fourier,
-    linear,
-    local,
-    loss,
-    norm,
-    pooling,
-    primitives,
-    rearranging,
-    resizing,
-    softmax,
-)
+_FAMILIES = [value for value in [*vars().values()] if isinstance(value, ModuleType) and hasattr(value, "__all__")]
+_FAMILIES.remove(init)
+_FAMILIES.sort(key=lambda family: family.__name__)
+register(_FAMILIES)
 
-SEQUENTIAL = layers_by_class(_FAMILIES)
+SEQUENTIAL = LAYERS_BY_CLASS
 """The layers of this package by class of torch.nn."""
 
 __all__ = ["SEQUENTIAL", "Layer", "Module", "init", *(name for family in _FAMILIES for name in family.__all__)]

@@ -73,6 +73,10 @@ class Layout:
         axes: for each dimension of the tensor a different axis of the grid, or None.
         first_of: axes of the grid along which only the workers with index 0 use the tensor, e.g. a bias added once.
         kind: where a block lives that several workers use: see :func:`distdl.parameter_layout`.
+
+    For example, a tensor of shape (5, 3) has the axes (1, None) of a grid (2, 2). The workers at (0, 0) and (1, 0) use
+    rows 0 to 2, the workers at (0, 1) and (1, 1) use rows 3 and 4. Worker (0, 0) owns rows 0 to 2, and (1, 0) nothing.
+    If the kind is "sharded", (0, 0) owns two columns of these rows, and (1, 0) the third column.
     """
 
     grid: Grid

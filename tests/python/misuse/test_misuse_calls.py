@@ -9,8 +9,9 @@ from mpi4py import MPI
 
 import distdl
 import distdl.nn as dnn
+from support import families
 from support.blocks import grid
-from support.families import EXAMPLES, splits
+from support.families import splits
 from support.misuses.table import grid_of
 from support.ranks import job, raises_everywhere
 from support.sequential import as_tuple, block
@@ -112,14 +113,10 @@ def of_example(example):
     return made
 
 
-# Every other layer that has an example, by an example; layers that split channels or features by a small example.
-for _name, _example in EXAMPLES.items():
-    _kind, _word = type(_example.twin()), _name.split(" ")[0]
-    if _kind in dnn.SEQUENTIAL:
-        LAYERS.setdefault(dnn.SEQUENTIAL[_kind].__name__, of_example(_example))
-    if _word.startswith(("Channel", "Linear", "Spectral")) and _example.dims < 4:
-        _prefix = "" if _word.startswith("Spectral") else "Distributed"
-        LAYERS.setdefault(f"{_prefix}{_word}", of_example(_example))
+# Every other layer by its first example; of the layers with the same code in several dimensions, those in one.
+for _name, _examples in families.LAYERS.items():
+    if _examples[0].layer is None or _examples[0].dims < 4:
+        LAYERS.setdefault(_name, of_example(_examples[0]))
 
 
 def emptied(x):

@@ -6,12 +6,13 @@ import pytest
 
 import distdl.nn as dnn
 from support.families import FAMILIES
-from support.misuses import alone, fourier, layers, models, partitions, primitives, training
+from support.misuses import alone, declared, fourier, layers, models, partitions, primitives, training
 from support.misuses.table import placements, public
 from support.ranks import job, raises_everywhere
 
-TABLES = (primitives, layers, partitions, alone, fourier, models, training, *FAMILIES)
-ROWS = {name: row for table in TABLES for name, row in table.rows().items()}
+TABLES = (declared, primitives, layers, partitions, alone, fourier, models, training)
+TABLES += tuple(family for family in FAMILIES if hasattr(family, "rows"))
+ROWS = {name: row for table in TABLES for name, row in table.rows().items()}  # the last row of a name counts
 WRONG = {
     f"{name}-{argument}={wrong.name}": (row, argument, wrong)
     for name, row in ROWS.items()

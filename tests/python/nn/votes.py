@@ -12,9 +12,9 @@ import torch
 
 import distdl.fft
 import distdl.nn as dnn
+from support import families
 from support.blocks import block_of, grid
 from support.cases import CASES
-from support.families import EXAMPLES as FAMILY_EXAMPLES
 from support.ranks import job
 from support.sequential import block
 from support.tensors import values
@@ -115,15 +115,8 @@ def examples():
             lambda P_x: dnn.DistributedMixtureOfExperts(P_x, 5, 3, square), [[2, 1]], values([4, 5], torch.float32)
         )
     ]
-    for example in FAMILY_EXAMPLES.values():
-        kind = type(example.twin())
-        if kind in dnn.SEQUENTIAL:
-            name = dnn.SEQUENTIAL[kind].__name__
-            table[name] = [*table.get(name, []), *of_family(example)]
-    for name, example in FAMILY_EXAMPLES.items():
-        for form in (f"Distributed{name.split()[0]}", name.split()[0]):
-            if example.layer is not None and form in dnn.__all__:  # another layer than its twin's name says
-                table[form] = [*table.get(form, []), *of_family(example)]
+    for name, of_layer in families.LAYERS.items():
+        table[name] = [*table.get(name, []), *(made for example in of_layer for made in of_family(example))]
     return table | transforms()
 
 

@@ -9,18 +9,18 @@ import torch
 
 from distdl.nn.base.layer import Layer
 
+LAYERS_BY_CLASS: dict[type[torch.nn.Module], type[Layer]] = {}
+"""The layers of this package by class of torch.nn: :data:`distdl.nn.SEQUENTIAL`."""
 
-def layers_by_class(families: Iterable[ModuleType]) -> dict[type[torch.nn.Module], type[Layer]]:
-    """The layer for each class of torch.nn; of several, the layer of the same name."""
-    layers: dict[type[torch.nn.Module], type[Layer]] = {}
+
+def register(families: Iterable[ModuleType]) -> None:
+    """Register the layers of all families by class of torch.nn; of several for a class, the layer of the same name."""
     for family in families:
-        for name in family.__all__:
-            layer = getattr(family, name)
+        for layer in (getattr(family, name) for name in family.__all__):
             if not (isinstance(layer, type) and issubclass(layer, Layer)):
                 continue
             for twin in layer.sequential_classes():
                 if not twin.__module__.startswith("torch."):
                     continue  # a sequential layer of this package
-                if twin not in layers or layer.__name__ == f"Distributed{twin.__name__}":
-                    layers[twin] = layer
-    return layers
+                if twin not in LAYERS_BY_CLASS or layer.__name__ == f"Distributed{twin.__name__}":
+                    LAYERS_BY_CLASS[twin] = layer

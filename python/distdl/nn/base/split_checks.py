@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Sequence
-from typing import cast
 
 import torch
 
-from distdl.nn.base.split_rules import REFUSED, WORKS, SplitRule, rule_of, torch_class
+from distdl.nn.base.equivalents import LAYERS_BY_CLASS
+from distdl.nn.base.split_rules import REFUSED, SplitRule, rule_of, torch_class
 
 
 def problem_of(module: torch.nn.Module, shape: Sequence[int]) -> str:
@@ -54,7 +54,7 @@ def _split_problems(module: torch.nn.Module, rule: SplitRule, shape: Sequence[in
     n, name, kind = len(shape), type(module).__name__, torch_class(module)
     for d in rule.whole(module, n):
         if -n <= d < n and shape[d] > 1:
-            ours = "" if kind.__name__ in WORKS else f"; use {layer_name(kind)}"
+            ours = f"; use {LAYERS_BY_CLASS[kind].__name__}" if kind in LAYERS_BY_CLASS else ""
             yield (
                 f"{name} does not work on blocks that split dimension {d % n}, since P_x has shape {list(shape)}: it "
                 f"must not split {rule.condition}{ours}"
@@ -63,26 +63,7 @@ def _split_problems(module: torch.nn.Module, rule: SplitRule, shape: Sequence[in
 
 def shape_after(module: torch.nn.Module, shape: Sequence[int]) -> list[int]:
     """The workers along each dimension of the result of a layer of torch.nn."""
-    n = len(shape)
     if type(module) is torch.nn.Sequential:
         return functools.reduce(lambda workers, part: shape_after(part, workers), module, [*shape])
-    if isinstance(module, torch.nn.Flatten) and n > 0:
-        return [*shape[: module.start_dim % n + 1], *shape[module.end_dim % n + 1 :]]
-    if isinstance(module, torch.nn.Unflatten) and n > 0:
-        d = cast(int, module.dim) % n
-        return [*shape[:d], *[1] * len(cast(Sequence[int], module.unflattened_size)), *shape[d + 1 :]]
-    return [*shape]
-
-
-def layer_name(kind: type[torch.nn.Module]) -> str:
-    """The name of the layer of this package for a layer of torch.nn."""
-    return f"Distributed{_OTHER_NAMES.get(kind.__name__, kind.__name__)}"
-
-
-_OTHER_NAMES = {
-    "SyncBatchNorm": "BatchNorm",
-    **dict.fromkeys(("UpsamplingNearest2d", "UpsamplingBilinear2d"), "Upsample"),
-    **{f"{kind}Pad{dims}d": "Pad" for kind in ("Constant", "Zero", "Reflection", "Replication", "Circular")
-       for dims in (1, 2, 3)},
-}  # fmt: skip
-"""Names that differ from torch.nn."""
+    rule = rule_of(torch_class(module))
+    return rule.after(module, [*shape]) if rule is not None and len(shape) > 0 else [*shape]

@@ -1,15 +1,13 @@
-"""Support for each layer of torch.nn on blocks: a layer of this package, the layer itself, or none.
+"""The table of the dimensions that layers of torch.nn look across, which must not be split where they run on blocks.
 
-A layer works on blocks if the dimensions that it looks across are not split. The rules here list these dimensions.
-:class:`distdl.nn.Local` checks them before it calls a module, and the documentation shows them in a table.
+:class:`distdl.nn.Local` checks it before it calls a module, and docs/torch_nn.py writes a page from it.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -29,12 +27,14 @@ class SplitRule:
         whole: these dimensions.
         anywhere: whether the rule holds for any order of dimensions, if no dimension may be split.
         owns: whether the layer has parameters, which ranks must share.
+        after: the number of workers along each dimension of the result, from the module and those of the input.
     """
 
     condition: str = ""
     whole: WholeDims = lambda module, n: ()
     anywhere: bool = False
     owns: bool = False
+    after: Callable[..., list[int]] = lambda module, shape: shape
 
 
 def _all(module: Any, n: int) -> Iterable[int]:
@@ -79,6 +79,16 @@ def _but_batch_of_sequence(module: Any, n: int) -> Iterable[int]:
     return [d for d in range(n) if d != batch]
 
 
+def _after_flatten(module: torch.nn.Flatten, shape: list[int]) -> list[int]:
+    n = len(shape)
+    return [*shape[: module.start_dim % n + 1], *shape[module.end_dim % n + 1 :]]
+
+
+def _after_unflatten(module: torch.nn.Unflatten, shape: list[int]) -> list[int]:
+    d, sizes = cast(int, module.dim) % len(shape), cast(Sequence[int], module.unflattened_size)
+    return [*shape[:d], *[1] * len(sizes), *shape[d + 1 :]]
+
+
 def _of_loss(module: Any, n: int) -> Iterable[int]:
     kind = torch_class(module).__name__
     batch = 1 if kind == "CTCLoss" else 0
@@ -101,41 +111,6 @@ _ELEMENTWISE = (
 _OF_SEQUENCE = SplitRule("time and features; the batch may be split", _but_batch_of_sequence, owns=True)
 _OF_STEP = SplitRule("features; the batch may be split", _last(1), owns=True)
 
-WORKS: Mapping[str, SplitRule] = {
-    **dict.fromkeys(_ELEMENTWISE, SplitRule()),
-    "CrossMapLRN2d": SplitRule("channels", lambda module, n: (1,)),
-    **dict.fromkeys(("RNN", "LSTM", "GRU"), _OF_SEQUENCE),
-    **dict.fromkeys(("RNNCell", "LSTMCell", "GRUCell"), _OF_STEP),
-}
-"""The layers of torch.nn that work on blocks themselves, without a layer of this package."""
-
-CONTAINERS = {
-    "Module": "a module of your own goes into Local, if it works on each block by itself",
-    "Container": "as Module, which is its newer name",
-    "Sequential": "holds layers, which count one by one",
-    "ModuleList": "holds layers, which count one by one",
-    "ModuleDict": "holds layers, which count one by one",
-    "ParameterList": "its parameters are shared by the ranks where the module that has it is in Local",
-    "ParameterDict": "its parameters are shared by the ranks where the module that has it is in Local",
-}
-"""Classes that hold layers or parameters, and compute nothing."""
-
-_LAZY = "its shapes would come from one block; call it once on one process, or give the shapes to {name}"
-REFUSED = {
-    "DataParallel": "it splits the batch over devices of one process, again; split the batch by P_x",
-    "NLLLoss2d": "it is an older name of NLLLoss; use DistributedNLLLoss",
-    "RNNBase": "it computes nothing; the layers that derive from it work in Local",
-    "RNNCellBase": "it computes nothing; the cells that derive from it work in Local",
-    **{
-        f"Lazy{name}": _LAZY.format(name=f"Distributed{name}")
-        for name in (
-            "Linear", *(f"{kind}{dims}d" for kind in ("BatchNorm", "Conv", "ConvTranspose", "InstanceNorm")
-                        for dims in (1, 2, 3)),
-        )
-    },
-}  # fmt: skip
-"""The layers of torch.nn that are refused, with the reason or a replacement."""
-
 _BATCH_NORM = SplitRule("channels, and in training any dimension", _of_batch, anywhere=True, owns=True)
 _INSTANCE_NORM = SplitRule("space, and channels with parameters", _of_instance, owns=True)
 _DROPOUT = SplitRule("any dimension, in training", _random, anywhere=True)
@@ -145,14 +120,17 @@ _NORMALIZED = SplitRule(
 _NOT_BATCH = SplitRule("anything but the batch", _all_but_batch)
 _OF_DIM = SplitRule("the dimension it looks along", _dim)
 
-ALSO: Mapping[str, SplitRule] = {
+SPLIT_RULES: Mapping[str, SplitRule] = {
+    **dict.fromkeys(_ELEMENTWISE, SplitRule()),
+    **dict.fromkeys(("RNN", "LSTM", "GRU"), _OF_SEQUENCE),
+    **dict.fromkeys(("RNNCell", "LSTMCell", "GRUCell"), _OF_STEP),
     **dict.fromkeys(("Linear", "Bilinear"), SplitRule("features", _last(1), owns=True)),
     **dict.fromkeys(("Softmax", "LogSoftmax", "Softmin", "GLU", "CosineSimilarity"), _OF_DIM),
     "Softmax2d": SplitRule("channels", lambda module, n: (-3,)),
     "PReLU": SplitRule("channels", lambda module, n: (1,) if module.num_parameters > 1 else (), owns=True),
     **dict.fromkeys(("LayerNorm", "RMSNorm"), _NORMALIZED),
     "GroupNorm": SplitRule("anything but the batch", _all_but_batch, owns=True),
-    "LocalResponseNorm": SplitRule("channels", lambda module, n: (1,)),
+    **dict.fromkeys(("CrossMapLRN2d", "LocalResponseNorm"), SplitRule("channels", lambda module, n: (1,))),
     **{f"BatchNorm{dims}d": _BATCH_NORM for dims in (1, 2, 3)},
     **{f"InstanceNorm{dims}d": _INSTANCE_NORM for dims in (1, 2, 3)},
     **dict.fromkeys(
@@ -179,12 +157,28 @@ ALSO: Mapping[str, SplitRule] = {
     "PixelUnshuffle": SplitRule("channels and space", _last(3)),
     **dict.fromkeys(("Fold", "Unfold"), _NOT_BATCH),
     "Flatten": SplitRule("the flattened dimensions",
-                    lambda module, n: range(module.start_dim % n, module.end_dim % n + 1)),
-    "Unflatten": SplitRule("the dimension it looks along", lambda module, n: (module.dim,)),
+                         lambda module, n: range(module.start_dim % n, module.end_dim % n + 1), after=_after_flatten),
+    "Unflatten": SplitRule("the dimension it looks along", lambda module, n: (module.dim,), after=_after_unflatten),
     "PairwiseDistance": SplitRule("the last dimension", _last(1)),
     "AdaptiveLogSoftmaxWithLoss": SplitRule("any dimension", _all, owns=True),
 }  # fmt: skip
-"""Rules of layers with a counterpart in this package, which works if these dimensions are split."""
+"""The layers of torch.nn that give on blocks what they give on the whole, by name, with their conditions."""
+
+_LAZY = "its shapes would come from one block; call it once on one process, or give the shapes to {name}"
+REFUSED = {
+    "DataParallel": "it splits the batch over devices of one process, again; split the batch by P_x",
+    "NLLLoss2d": "it is an older name of NLLLoss; use DistributedNLLLoss",
+    "RNNBase": "it computes nothing; the layers that derive from it work in Local",
+    "RNNCellBase": "it computes nothing; the cells that derive from it work in Local",
+    **{
+        f"Lazy{name}": _LAZY.format(name=f"Distributed{name}")
+        for name in (
+            "Linear", *(f"{kind}{dims}d" for kind in ("BatchNorm", "Conv", "ConvTranspose", "InstanceNorm")
+                        for dims in (1, 2, 3)),
+        )
+    },
+}  # fmt: skip
+"""The layers of torch.nn that are refused, with the reason or a replacement."""
 
 
 def rule_of(kind: type[torch.nn.Module]) -> SplitRule | None:
@@ -194,47 +188,9 @@ def rule_of(kind: type[torch.nn.Module]) -> SplitRule | None:
         return None
     if issubclass(kind, AnyLoss):
         return SplitRule("any dimension, or with reduction='none' anything but the batch", _of_loss)
-    return WORKS.get(name) or ALSO.get(name)
-
-
-# The table
+    return SPLIT_RULES.get(name)
 
 
 def torch_class(module: torch.nn.Module) -> type[torch.nn.Module]:
     """The class of torch.nn that the module's class is or derives from."""
     return next(kind for kind in type(module).__mro__ if getattr(torch.nn, kind.__name__, None) is kind)
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Support for a layer of torch.nn: "ours", "as it is", "in Local" or "refused", with an explanation."""
-
-    kind: str
-    text: str
-
-
-def classes() -> list[type[torch.nn.Module]]:
-    """All classes of modules in torch.nn, by name."""
-    return [
-        kind
-        for _, kind in sorted(vars(torch.nn).items())
-        if inspect.isclass(kind) and issubclass(kind, torch.nn.Module)
-    ]
-
-
-def verdict(kind: type[torch.nn.Module], ours: Mapping[type[torch.nn.Module], type]) -> Verdict | None:
-    """The support for a class of torch.nn; None if it is not in the tables.
-
-    Args:
-        ours: :data:`distdl.nn.SEQUENTIAL`.
-    """
-    name = kind.__name__
-    if kind in ours:
-        return Verdict("ours", ours[kind].__name__)
-    if name in WORKS:
-        rule = WORKS[name]
-        text = f"must not be split: {rule.condition}" if rule.condition else "any dimension may be split"
-        return Verdict("in Local" if rule.owns else "as it is", text)
-    if name in CONTAINERS:
-        return Verdict("as it is", CONTAINERS[name])
-    return Verdict("refused", REFUSED[name]) if name in REFUSED else None

@@ -2,6 +2,10 @@
 
 A dimension is transformed in a grid that does not split it; exchanges lead from grid to grid. Geometry only: neither
 tensors nor communication.
+
+For example, a tensor of 64 x 64 x 64 in blocks over a grid (2, 2, 1) has two stages: Stage((2, 2, 1), (2,)) transforms
+the last dimension of blocks of 32 x 32 x 64, and after an exchange Stage((1, 1, 4), (0, 1)) transforms the others of
+blocks of 64 x 64 x 16.
 """
 
 from __future__ import annotations
@@ -130,7 +134,7 @@ def best_grid(workers: int, extents: Sequence[int], whole: frozenset[int], like:
     """The grid that leaves some dimensions whole and has the smallest largest block; no worker is without elements.
 
     Ties are broken by as many workers as in `like` along most dimensions, then by more workers along earlier
-    dimensions.
+    dimensions. Of 4 workers on 3 x 64 x 64 elements, 3 have work if the last two dimensions are whole: (3, 1, 1).
     """
     most_workers = tuple(1 if d in whole else max(n, 1) for d, n in enumerate(extents))
     for count in range(workers, 0, -1):

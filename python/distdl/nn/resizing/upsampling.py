@@ -8,7 +8,24 @@ from distdl.partitions.construction import PartitionLike
 __all__ = ["DistributedUpsamplingBilinear2d", "DistributedUpsamplingNearest2d"]
 
 
-class DistributedUpsamplingNearest2d(DistributedUpsample):
+class _OneMode(DistributedUpsample):
+    """Interpolation of images in a mode that the class chooses."""
+
+    recompute_scale_factor = None
+    spatial_dims = (2,)
+
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        size: int | tuple[int, ...] | None = None,
+        scale_factor: float | tuple[float, ...] | None = None,
+        *,
+        output_blocks: str = "balanced",
+    ) -> None:
+        super(DistributedUpsample, self).__init__(locals())
+
+
+class DistributedUpsamplingNearest2d(_OneMode):
     """Repeats pixels: ``torch.nn.UpsamplingNearest2d`` in blocks.
 
     :class:`DistributedUpsample` with mode 'nearest'.
@@ -23,21 +40,10 @@ class DistributedUpsamplingNearest2d(DistributedUpsample):
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.UpsamplingNearest2d.html.
     """
 
-    mode, align_corners, recompute_scale_factor = "nearest", None, None
-    spatial_dims = (2,)
-
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        size: int | tuple[int, ...] | None = None,
-        scale_factor: float | tuple[float, ...] | None = None,
-        *,
-        output_blocks: str = "balanced",
-    ) -> None:
-        super(DistributedUpsample, self).__init__(locals())
+    mode, align_corners = "nearest", None
 
 
-class DistributedUpsamplingBilinear2d(DistributedUpsample):
+class DistributedUpsamplingBilinear2d(_OneMode):
     """Interpolates between pixels: ``torch.nn.UpsamplingBilinear2d`` in blocks.
 
     :class:`DistributedUpsample` with mode 'bilinear' and ``align_corners=True``.
@@ -52,15 +58,4 @@ class DistributedUpsamplingBilinear2d(DistributedUpsample):
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.UpsamplingBilinear2d.html.
     """
 
-    mode, align_corners, recompute_scale_factor = "bilinear", True, None
-    spatial_dims = (2,)
-
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        size: int | tuple[int, ...] | None = None,
-        scale_factor: float | tuple[float, ...] | None = None,
-        *,
-        output_blocks: str = "balanced",
-    ) -> None:
-        super(DistributedUpsample, self).__init__(locals())
+    mode, align_corners = "bilinear", True

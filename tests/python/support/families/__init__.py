@@ -1,20 +1,20 @@
 """Examples of layers beside their sequential twins: one module for each family of layers.
 
-A module of this folder has
+A module of this folder has ``EXAMPLES``: :class:`Example` by name. The name begins with the name of the layer, or with
+the name of its twin in torch.nn. A layer has several examples where its options take different ways. All tests of
+layers run over them: tests/python/nn/test_families.py, votes, first and second derivatives, and misuses.
 
-- ``EXAMPLES``: :class:`Example` by name. Every layer that has a twin in torch.nn has an example here, and several where
-  its options take different ways;
+A module may also have
+
+- ``MISUSES`` and ``OTHER``, and ``rows()``: see tests/python/support/misuses/declared.py;
 - ``described``: functions by the name of a class of torch.nn, from a module of that class and the arguments of its call
   to the :class:`Example`, or None where the layer refuses what the module takes. PyTorch's own samples go through it;
-- ``SAMPLES``: how many of PyTorch's samples of each class have an example, so that none goes missing unnoticed;
-- ``rows()``: the rows of the table of misuses, by public name.
-
-tests/python/nn/test_families.py runs over all of them, and so do the tables of votes, of sequential twins and of
-misuses.
+- ``SAMPLES``: how many of PyTorch's samples of each class have an example, so that none goes missing unnoticed.
 """
 
 import importlib
 import pkgutil
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -81,3 +81,16 @@ def splits(example: Example, size: int = job.size) -> list[tuple[int, ...]]:
 
 FAMILIES = [importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__)]
 EXAMPLES: dict[str, Example] = {name: example for family in FAMILIES for name, example in family.EXAMPLES.items()}
+
+
+def layer_shown(name: str) -> str:
+    """The public name of the layer that an example of this name shows: its first word, or the layer of its twin."""
+    word = re.findall(r"\w+", name)[0]
+    forms = [form for form in (f"Distributed{word}", word) if form in dnn.__all__]
+    return forms[0] if forms else dnn.SEQUENTIAL[type(EXAMPLES[name].twin())].__name__
+
+
+LAYERS: dict[str, list[Example]] = {}
+"""The examples of each layer, by its public name."""
+for _name, _example in EXAMPLES.items():
+    LAYERS.setdefault(layer_shown(_name), []).append(_example)

@@ -5,17 +5,9 @@ from functools import partial
 
 import torch
 
-import distdl.nn as dnn
 from support.families import Example
 from support.misuses.table import (
-    Row,
     Wrong,
-    grid_of,
-    not_a_device,
-    not_a_dtype,
-    not_a_partition,
-    not_an_int,
-    not_positive,
 )
 from support.tensors import values
 
@@ -61,30 +53,4 @@ EXAMPLES = {
 }
 described = {"PReLU": prelu, "GLU": glu}
 SAMPLES = {"PReLU": 16, "GLU": 6}
-
-
-def rows() -> dict[str, Row]:
-    """By public name."""
-    return {
-        "nn.DistributedPReLU": Row(
-            dnn.DistributedPReLU,
-            lambda P: {"P_x": grid_of(P, 2)},
-            {
-                "P_x": not_a_partition(),
-                "num_parameters": [*not_an_int("num_parameters"), *not_positive("num_parameters")[1:]],
-                "init": [Wrong(v, TypeError, "init") for v in (None, "a", [1.0, 2.0])],
-                "dtype": not_a_dtype(),
-                "device": not_a_device(),
-            },
-            {"num_parameters": 3, "init": 0.5, "dtype": torch.float64, "device": "meta"},
-        ),
-        "nn.DistributedGLU": Row(
-            dnn.DistributedGLU,
-            lambda P: {"P_x": grid_of(P, 2)},
-            {
-                "P_x": not_a_partition(),
-                "dim": [*not_an_int("dim"), *(Wrong(v, ValueError, "dim") for v in (2, -3))],
-            },
-            {"dim": 0},
-        ),
-    }
+MISUSES = {"DistributedGLU": {"dim": [Wrong(v, ValueError, "dim") for v in (4, -5)]}}

@@ -2,17 +2,7 @@
 
 import torch
 
-import distdl.nn as dnn
 from support.families import Example
-from support.misuses.table import (
-    Row,
-    Wrong,
-    grid_of,
-    not_a_further_partition,
-    not_a_partition,
-    not_per_dimension,
-    not_positive,
-)
 from support.tensors import values
 
 
@@ -39,34 +29,3 @@ EXAMPLES = {
     "Fold with gaps": fold(torch.nn.Fold((6, 7), (1, 2), stride=(4, 3)), values((1, 4, 4))),
     "Fold one image": fold(torch.nn.Fold((1, 5), (1, 2)), values((6, 4))),
 }
-# torch has no samples of these classes.
-described = {}
-SAMPLES = {}
-
-
-def rows() -> dict[str, Row]:
-    """The layers with all of their options."""
-    windows = {
-        "kernel_size": [*not_per_dimension("kernel_size"), *not_positive("kernel_size")],
-        "dilation": [*not_per_dimension("dilation"), *not_positive("dilation")],
-        "padding": [*not_per_dimension("padding"), Wrong(-1, RuntimeError, "padding")],
-        "stride": [*not_per_dimension("stride"), *not_positive("stride")],
-        "P_x": not_a_partition(),
-        "P_y": not_a_further_partition(),
-    }
-    other = {"kernel_size": 3, "dilation": 2, "padding": 1, "stride": 2}
-    size = [*not_per_dimension("output_size"), *not_positive("output_size")]
-    return {
-        "nn.DistributedUnfold": Row(
-            dnn.DistributedUnfold,
-            lambda P: {"P_x": grid_of(P, 4), "kernel_size": 2, "P_y": grid_of(P, 3)},
-            windows,
-            other,
-        ),
-        "nn.DistributedFold": Row(
-            dnn.DistributedFold,
-            lambda P: {"P_x": grid_of(P, 3), "output_size": 4, "kernel_size": 2, "P_y": grid_of(P, 4)},
-            {**windows, "output_size": size},
-            {**other, "output_size": 5},
-        ),
-    }

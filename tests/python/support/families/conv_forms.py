@@ -59,8 +59,6 @@ EXAMPLES = {
         "ReduceScatter", partial(made, "Conv", 1, padding=2, padding_mode="circular"), (2, 3, 5)
     ),
 }
-described: dict[str, Any] = {}
-SAMPLES: dict[str, int] = {}
 
 
 def rows() -> dict[str, Row]:

@@ -2,9 +2,8 @@
 
 import torch
 
-import distdl.nn as dnn
 from support.families import Example
-from support.misuses.table import Row, Wrong, grid_of, not_a_partition, not_an_int
+from support.misuses.table import Wrong
 from support.tensors import values
 
 
@@ -47,28 +46,5 @@ EXAMPLES = {
         for p in (0.0, 1.0, 3.0, -2.0, float("inf"))
     },
 }
-described = {}
-SAMPLES = {}
-
-
-def rows() -> dict[str, Row]:
-    """The rows of the constructors."""
-    eps = [Wrong(v, TypeError, "eps") for v in ("a", None, 1j)]
-    return {
-        "nn.DistributedCosineSimilarity": Row(
-            dnn.DistributedCosineSimilarity,
-            lambda P: {"P_x": grid_of(P, 2)},
-            {
-                "P_x": not_a_partition(),
-                "dim": [*not_an_int("dim"), Wrong(2, ValueError, "dimension 2")],
-                "eps": eps,
-            },
-            {"dim": 0, "eps": 0.5},
-        ),
-        "nn.DistributedPairwiseDistance": Row(
-            dnn.DistributedPairwiseDistance,
-            lambda P: {"P_x": grid_of(P, 2)},
-            {"P_x": not_a_partition(), "p": [Wrong(v, TypeError, "p=") for v in ("a", None, 1j)], "eps": eps},
-            {"p": 1.0, "eps": 0.5, "keepdim": True},
-        ),
-    }
+MISUSES = {"DistributedCosineSimilarity": {"dim": [Wrong(2, ValueError, "dimension 2")]}}
+OTHER = {"DistributedCosineSimilarity": {"dim": 0}}

@@ -4,7 +4,7 @@ import torch
 
 import distdl.nn as dnn
 from support.families import Example
-from support.misuses.table import Row, Wrong, grid_of, not_a_partition
+from support.misuses.table import Wrong
 from support.tensors import values
 
 
@@ -54,39 +54,10 @@ EXAMPLES |= {
     for p in (0.0, 1.0)
 }
 EXAMPLES["RReLU"] = example(torch.nn.RReLU, (4, 3, 5), training=False, lower=0.1, upper=0.4)
-described = {}
-SAMPLES = {}
-
-
-def rows() -> dict[str, Row]:
-    """In support/misuses/layers.py."""
-    not_a_bool = [1, None, "yes"]
-    table = {}
-    for name, dims in (
-        ("Dropout", 3), ("Dropout1d", 3), ("Dropout2d", 4), ("Dropout3d", 5), ("AlphaDropout", 3),
-        ("FeatureAlphaDropout", 3),
-    ):  # fmt: skip
-        number = [Wrong(v, TypeError, "p=") for v in ("a", None, True, [0.5])]
-        table[f"nn.Distributed{name}"] = Row(
-            getattr(dnn, f"Distributed{name}"),
-            lambda P, dims=dims: {"P_x": grid_of(P, dims)},
-            {
-                "P_x": not_a_partition(),
-                "p": [*number, *(Wrong(v, ValueError, r"in \[0, 1\]") for v in (-0.1, 1.5, float("nan")))],
-                "inplace": [Wrong(v, TypeError, "inplace") for v in not_a_bool],
-                "as_sequential": [Wrong(v, TypeError, "as_sequential") for v in not_a_bool],
-            },
-            {"p": 0.25, "inplace": True, "as_sequential": True},
-        )
-    table["nn.DistributedRReLU"] = Row(
-        dnn.DistributedRReLU,
-        lambda P: {"P_x": grid_of(P, 3)},
-        {
-            "P_x": not_a_partition(),
-            "lower": [*(Wrong(v, TypeError, "lower=") for v in ("a", None)), Wrong(0.5, ValueError, "exceed")],
-            "upper": [*(Wrong(v, TypeError, "upper=") for v in ("a", None)), Wrong(0.1, ValueError, "exceed")],
-            "inplace": [Wrong(v, TypeError, "inplace") for v in not_a_bool],
-        },
-        {"lower": 0.2, "upper": 0.5, "inplace": True},
-    )
-    return table
+MISUSES = {
+    "DistributedRReLU": {
+        "lower": [Wrong(0.5, ValueError, "exceed")],
+        "upper": [Wrong(0.05, ValueError, "exceed")],
+    }
+}
+OTHER = {f"Distributed{name.split()[0]}": {"as_sequential": False} for name in EXAMPLES if "Dropout" in name}

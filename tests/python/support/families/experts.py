@@ -8,8 +8,6 @@ from support.misuses.table import Row, Wrong, not_a_device, not_a_dtype, not_a_p
 from support.ranks import job
 
 EXAMPLES = {}
-described = {}
-SAMPLES = {}
 
 
 def linear(number):

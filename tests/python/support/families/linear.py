@@ -3,7 +3,6 @@
 import torch
 
 from support.families import Example
-from support.misuses.table import Row
 from support.tensors import values
 
 
@@ -30,8 +29,3 @@ EXAMPLES = {
 }
 described = {"Linear": linear}
 SAMPLES = {"Linear": 4}
-
-
-def rows() -> dict[str, Row]:
-    """In support/misuses/layers.py."""
-    return {}

@@ -1,7 +1,5 @@
 """Local takes any module, so that its examples are in tests/python/nn/test_local.py; here is its row of misuses."""
 
-from typing import Any
-
 import torch
 
 import distdl.nn as dnn
@@ -9,8 +7,6 @@ from support.families import Example
 from support.misuses.table import Row, Wrong, grid_of, not_a_partition
 
 EXAMPLES: dict[str, Example] = {}
-described: dict[str, Any] = {}
-SAMPLES: dict[str, int] = {}
 
 
 def rows() -> dict[str, Row]:

@@ -8,7 +8,7 @@ import torch
 import distdl.nn as dnn
 from support.families import Example
 from support.families.linear import made
-from support.misuses.table import Row, Wrong, grid_of, not_a_device, not_a_dtype, not_a_partition, not_an_int
+from support.misuses.table import Wrong
 from support.tensors import values
 
 
@@ -65,37 +65,11 @@ EXAMPLES = {
 }  # fmt: skip
 described = {"Bilinear": bilinear}
 SAMPLES = {"Bilinear": 6}
-
-
-def rows() -> dict[str, Row]:
-    """By public name."""
-    numbers = {
-        name: [*not_an_int(name), Wrong(-1, RuntimeError, name), Wrong(1 << 70, RuntimeError, ".")]
-        for name in ("in_features", "out_features", "in1_features", "in2_features")
-    }
-    numbers["in1_features"].append(Wrong(0, ValueError, "in1_features"))
-    common = {"P_x": not_a_partition(), "dtype": not_a_dtype(), "device": not_a_device()}
-    other = {"bias": False, "dtype": torch.float64, "device": "meta"}
-    table = {
-        "nn.DistributedBilinear": Row(
-            dnn.DistributedBilinear,
-            lambda P: {
-                "P_x": P.create_cartesian_topology_partition([P.size, 1]),
-                "in1_features": 3,
-                "in2_features": 2,
-                "out_features": 2,
-            },
-            {**common, **{name: numbers[name] for name in ("in1_features", "in2_features", "out_features")}},
-            {**other, "in1_features": 2, "in2_features": 3, "out_features": 4},
-        )
-    }
-    tokens = [Wrong(v, TypeError, "sequence_dim") for v in ("a", 1.5, [1])]
-    tokens += [Wrong(v, ValueError, "sequence_dim") for v in (2, -1, 3, -4)]
-    for kind in (dnn.DistributedLinearAllGather, dnn.DistributedLinearReduceScatter):
-        table[f"nn.{kind.__name__}"] = Row(
-            kind,
-            lambda P: {"P_x": grid_of(P, 3), "in_features": 3, "out_features": 2},
-            {**common, "sequence_dim": tokens, **{name: numbers[name] for name in ("in_features", "out_features")}},
-            {**other, "in_features": 2, "out_features": 4, "sequence_dim": 1},
-        )
-    return table
+MISUSES = {
+    "DistributedBilinear": {"in1_features": [Wrong(0, ValueError, "in1_features")]},
+    **{
+        f"Distributed{name}": {"sequence_dim": [Wrong(v, ValueError, "sequence_dim") for v in (2, -1, 3, -4)]}
+        for name in ("LinearAllGather", "LinearReduceScatter")
+    },
+}
+OTHER = {f"Distributed{name}": {"sequence_dim": 1} for name in ("LinearAllGather", "LinearReduceScatter")}

@@ -47,34 +47,15 @@ EXAMPLES = {
     "Unflatten": unflatten(torch.nn.Unflatten(1, (3, -1)), values((2, 12))),
     "Unflatten before": unflatten(torch.nn.Unflatten(0, (1, 3, 2)), values((6, 3))),
 }
-# torch has no samples of these classes.
-described = {}
-SAMPLES = {}
-
-
-def factor(name, dims=4):
-    """A row for a layer with a single number."""
-    wrong = [*not_an_int(name), Wrong(0, RuntimeError, "at least 1"), Wrong(-1, RuntimeError, "at least 1")]
-    blocks = [Wrong(v, ValueError, "output_blocks") for v in ("even", None, 1, True)]
-    return (
-        lambda P: {"P_x": grid_of(P, dims), name: 2},
-        {"P_x": not_a_partition(), name: wrong, "output_blocks": blocks},
-        {name: 3, "output_blocks": "aligned"},
-    )
 
 
 def rows() -> dict[str, Row]:
-    """The shuffles, flattening, and unflattening."""
-    shuffled = factor("groups")
-    del shuffled[1]["output_blocks"], shuffled[2]["output_blocks"]
+    """Flattening and unflattening, also from partition to partition."""
     dims = [Wrong(7, IndexError, "out of range"), Wrong(-7, IndexError, "out of range")]
     further = not_a_further_partition()
     sizes = [Wrong(v, TypeError, "unflattened_size") for v in (3, None, "a", (1.5,), ("a",))]
     sizes += [Wrong(v, RuntimeError, "unflattened_size") for v in ((), (-1, -1), (-2, 3), (1 << 70,))]
     return {
-        "nn.DistributedPixelShuffle": Row(dnn.DistributedPixelShuffle, *factor("upscale_factor")),
-        "nn.DistributedPixelUnshuffle": Row(dnn.DistributedPixelUnshuffle, *factor("downscale_factor")),
-        "nn.DistributedChannelShuffle": Row(dnn.DistributedChannelShuffle, *shuffled),
         "nn.DistributedFlatten": Row(
             dnn.DistributedFlatten,
             lambda P: {"P_x": grid_of(P, 3), "P_y": grid_of(P, 2)},

@@ -2,9 +2,8 @@
 
 import torch
 
-import distdl.nn as dnn
 from support.families import Example
-from support.misuses.table import Row, Wrong, grid_of, not_a_partition
+from support.misuses.table import Wrong
 from support.tensors import values
 
 
@@ -31,22 +30,4 @@ EXAMPLES |= {
 }
 described = dict.fromkeys((*KINDS, "Softmax2d"), softmax)
 SAMPLES = {"Softmax": 6, "LogSoftmax": 8, "Softmin": 8, "Softmax2d": 4}
-
-
-def rows() -> dict[str, Row]:
-    """The rows of the constructors."""
-    dim = [Wrong(v, TypeError, "dim") for v in ("a", 1.5, [1])]
-    dim += [Wrong(v, ValueError, "has 2 dimensions") for v in (2, -3)]
-    table = {
-        f"nn.Distributed{kind}": Row(
-            getattr(dnn, f"Distributed{kind}"),
-            lambda P: {"P_x": grid_of(P, 2), "dim": 1},
-            {"P_x": not_a_partition(), "dim": dim},
-            {"dim": 0},
-        )
-        for kind in KINDS
-    }
-    table["nn.DistributedSoftmax2d"] = Row(
-        dnn.DistributedSoftmax2d, lambda P: {"P_x": grid_of(P, 4)}, {"P_x": not_a_partition()}
-    )
-    return table
+MISUSES = {f"Distributed{kind}": {"dim": [Wrong(v, ValueError, "has 3 dimensions") for v in (4, -5)]} for kind in KINDS}

@@ -5,7 +5,6 @@ import torch
 import distdl.nn as dnn
 from distdl.nn.fourier import sequential
 from support.families import Example
-from support.misuses.table import Row, Wrong, grid_of, not_a_partition, not_an_int, not_per_dimension, not_positive
 
 
 def spectral(dims, space, modes, in_channels=3, out_channels=2, parts=1, **options):
@@ -36,30 +35,3 @@ EXAMPLES = {
     "SpectralConv3d": spectral(3, (4, 5, 6), (3, 4, 2), 2, 3),
     "SpectralConv4d": spectral(4, (3, 4, 2, 5), (2, 1, 2, 4), 1, 2),
 }
-described = {}
-SAMPLES = {}
-
-
-def rows() -> dict[str, Row]:
-    """The layers with all of their options."""
-    table = {}
-    for dims in (1, 2, 3, 4):
-        full = dims == 2
-        wrong = {
-            "P_x": not_a_partition(),
-            "in_channels": [*not_an_int("in_channels"), *not_positive("in_channels")],
-            "out_channels": [*not_an_int("out_channels"), *not_positive("out_channels")],
-            "modes": [*not_per_dimension("modes"), *not_positive("modes")],
-            "norm": [Wrong(v, (RuntimeError, TypeError), "norm") for v in ("mean", 1, [1.0])],
-            "parts": [*not_an_int("parts"), *not_positive("parts")[:2]],
-        }
-        table[f"nn.SpectralConv{dims}d"] = Row(
-            getattr(dnn, f"SpectralConv{dims}d"),
-            lambda P, dims=dims: {"P_x": grid_of(P, dims + 2), "in_channels": 2, "out_channels": 3, "modes": 4},
-            {argument: some if full else some[:1] for argument, some in wrong.items()},
-            {
-                "in_channels": 3, "out_channels": 2, "modes": 3, "bias": False, "norm": "ortho", "parts": 2,
-                "dtype": torch.float64, "device": "meta",
-            },
-        )  # fmt: skip
-    return table

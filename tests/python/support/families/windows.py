@@ -6,7 +6,6 @@ No result is as long as its input where it may be split: its blocks are balanced
 import torch
 
 from support.families import Example
-from support.misuses.table import Row
 from support.tensors import values
 
 
@@ -40,11 +39,3 @@ EXAMPLES = {
     "ConstantPad2d": split(lambda: torch.nn.ConstantPad2d((1, 2, 0, -1), 1.5), 2, 1, 4, 3),
     "ReflectionPad1d": split(lambda: torch.nn.ReflectionPad1d((2, 1)), 2, 1, 4),
 }
-# In test_torch_samples.py.
-described = {}
-SAMPLES = {}
-
-
-def rows() -> dict[str, Row]:
-    """In support/misuses/layers.py."""
-    return {}
