@@ -55,7 +55,7 @@ class Strategy(SingleDeviceStrategy):
 
     strategy_name = "distdl"
 
-    def __init__(self, P_x: Partition, networks: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+    def __init__(self, P_x: Partition, networks: Mapping[str, Mapping[str, object]] | None = None) -> None:
         if not isinstance(P_x, Partition):
             raise TypeError(f"Strategy: P_x is a {type(P_x).__name__}; it has to be a distdl.Partition")
         super().__init__(device=P_x.device)
@@ -69,14 +69,15 @@ class Strategy(SingleDeviceStrategy):
     def model_to_device(self) -> None:
         """Replace the networks by networks over partitions."""
         module = self.lightning_module
+        distributed: Callable[..., torch.nn.Module] = distribute
         for name, options in self._chosen(module).items():
             network = module.get_submodule(name)
             if not any(isinstance(part, Module) for part in network.modules()):
                 owner, _, leaf = name.rpartition(".")
-                setattr(module.get_submodule(owner), leaf, distribute(network, self._P_x, **options))
+                setattr(module.get_submodule(owner), leaf, distributed(network, self._P_x, **options))
         super().model_to_device()
 
-    def _chosen(self, module: pl.LightningModule) -> Mapping[str, Mapping[str, Any]]:
+    def _chosen(self, module: pl.LightningModule) -> Mapping[str, Mapping[str, object]]:
         if self._networks is not None:
             return self._networks
         return {name: {} for name, child in module.named_children() if any(True for _ in child.parameters())}

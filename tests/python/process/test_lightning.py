@@ -20,7 +20,7 @@ def losses(tmp_path):
     def run(ranks, folder, *options):
         by = ["mpiexec", "-n", str(ranks), sys.executable, "-m", "mpi4py"] if ranks > 1 else [sys.executable]
         command = [*by, str(PROGRAM), "--folder", str(tmp_path / folder), *options]
-        done = subprocess.run(command, env=OUTSIDE, capture_output=True, text=True, timeout=200, check=False)
+        done = subprocess.run(command, env=OUTSIDE, capture_output=True, text=True, timeout=400, check=False)
         assert done.returncode == 0, done.stderr[-3000:]
         *_, line = (line for line in done.stdout.splitlines() if " epochs {" in line)
         return ast.literal_eval(line[line.index("{") :])
