@@ -14,6 +14,7 @@ from distdl.models.capture.recording import Recording
 from distdl.models.capture.skeleton import Skeleton
 from distdl.models.inputs import PlacedInput
 from distdl.models.plan.planning import Plan
+from distdl.models.plan.requested import Request
 from distdl.models.rules.applied_layer import key_of_layer
 from distdl.models.run.buffers import Buffers
 from distdl.models.run.program import Program
@@ -29,13 +30,13 @@ class ProgramBuilder:
     Attributes:
         skeleton: the copy of the model that is recorded.
         grid: the workers, as P_x says.
-        requested: grids of modules, by patterns of their names.
+        requested: grids and words of modules, by patterns of their names.
         fallback, as_sequential: the options of :func:`distdl.distribute`.
     """
 
     skeleton: Skeleton
     grid: Grid
-    requested: Mapping[str, Grid]
+    requested: Mapping[str, Request]
     fallback: str
     as_sequential: bool
 
@@ -64,6 +65,7 @@ class ProgramBuilder:
             planned = partial(
                 Plan, base=self.grid.among(self.grid.constructors), inputs=placements, fallback=self.fallback,
                 as_sequential=self.as_sequential, requested=self.requested,
+                layouts={name: layout for name, layout in layouts.items() if any(a is not None for a in layout.axes)},
             )  # fmt: skip
             plan = planned(self._record(call, inputs, orders))
             if self.as_sequential and any(step.operation.draw is not None for step in plan.steps):

@@ -15,8 +15,9 @@ from distdl.models.model import DistributedModel
 from distdl.models.operations.placement import Blocks, Placement
 from distdl.models.plan.exchanges import received_within, workers_of
 from distdl.models.plan.memory import StepMemory, fullest_rank
+from distdl.models.plan.parameter_splits import split_layouts
 from distdl.models.plan.planning import Plan, PlanStep, Transfers
-from distdl.models.plan.requested import is_grid, requested_grids
+from distdl.models.plan.requested import is_grid, requested_splits
 from distdl.models.plan.training import Training
 from distdl.models.planned_model import PlannedModel, inputs_of, refuse_unplanned
 from distdl.models.svg import document, text
@@ -142,7 +143,8 @@ def report(
         raise ValueError("report: of a model that is not distributed it takes P_x and shape")
     grid = _imagined(P_x)
     planned = PlannedModel(model, inputs_of("report: shape", model, shape), fallback)
-    made = planned.plan(grid, requested_grids(plan, model, grid))
+    requested = requested_splits(plan, model, grid)
+    made = planned.plan(grid, requested, split_layouts(model, requested, grid, current_kind()))
     timeline = fullest_rank(made, planned.works, Training.of("report", current_kind(), optimizer))
     return _report(made, timeline.kept, timeline.fullest)
 
