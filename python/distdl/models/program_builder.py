@@ -60,18 +60,20 @@ class ProgramBuilder:
             layouts: of the parameters, by name.
         """
         self.skeleton.follow(model)
+        in_blocks = {name: layout for name, layout in layouts.items() if layout.is_split}
+        self._by_functions = {self.skeleton.model.get_submodule(name.rpartition(".")[0]) for name in in_blocks}
         placements = [input.planned for input in placed]
         with torch.random.fork_rng(devices=[]):  # the layers draw first values, which are never used
             planned = partial(
                 Plan, base=self.grid.among(self.grid.constructors), inputs=placements, fallback=self.fallback,
                 as_sequential=self.as_sequential, requested=self.requested,
-                layouts={name: layout for name, layout in layouts.items() if any(a is not None for a in layout.axes)},
+                layouts=in_blocks,
             )  # fmt: skip
             plan = planned(self._record(call, inputs, orders))
             if self.as_sequential and any(step.operation.draw is not None for step in plan.steps):
                 # Numbers are drawn in the order of strides.
                 plan = planned(self._record(call, inputs, orders, real_strides=True))
-            plan.choice.refuse_unfollowed()
+            plan.refuse_unfollowed()
             return Program(plan, [input.blocks for input in placed], Buffers(model), layouts)
 
     def _record(
@@ -102,6 +104,12 @@ class ProgramBuilder:
         return recordings[0]
 
     def _key_of_layer(self, module: torch.nn.Module) -> str:
-        """The key of a layer. With as_sequential, attention with dropout is recorded by the functions that it calls."""
-        draws = isinstance(module, torch.nn.MultiheadAttention) and module.training and module.dropout
-        return "" if draws and self.as_sequential else key_of_layer(module)
+        """The key of a layer.
+
+        Attention is recorded by the functions that it calls, if it has parameters in blocks, or dropout with
+        as_sequential.
+        """
+        if isinstance(module, torch.nn.MultiheadAttention):
+            if module in self._by_functions or (module.training and module.dropout and self.as_sequential):
+                return ""
+        return key_of_layer(module)

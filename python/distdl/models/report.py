@@ -63,7 +63,7 @@ class Report:
 
     Attributes:
         rows: the operations.
-        parameters: bytes of the parameters, which travel to each worker in a forward pass.
+        parameters: bytes of the parameters that travel to each worker in a forward pass.
         workers: the number of workers.
         step: the memory of the fullest rank at the fullest moment of a step of training.
     """
@@ -175,7 +175,9 @@ def _of_last_call(model: object, optimizer: str | float) -> Report:
 
 def _report(plan: Plan, kept: Sequence[int], step: StepMemory) -> Report:
     values = dict.fromkeys(value for each in plan.steps for value in each.node.inputs)
-    parameters = sum(value.nbytes for value in values if value.name and value.is_differentiable)
+    parameters = sum(
+        value.nbytes for value in values if value.name and value.is_differentiable and value not in plan.parameters
+    )
     described = zip(plan.steps, plan.transfers(), kept, strict=True)
     return Report([_row(plan, *each) for each in described], parameters, plan.base.size, step)
 

@@ -125,12 +125,21 @@ class RankTimeline:
                     last[value] = i
             kept.update(s.value for s in self._works[step.node].saved if s.value is not None and not s.is_own)
         size = self._plan.base.size
-        owned = {"owner": float(self._rank == self._plan.base.ranks[0]), "sharded": 1 / size, "replicated": 1.0}[kind]
+        of_all = {"owner": float(self._rank == self._plan.base.ranks[0]), "sharded": 1 / size, "replicated": 1.0}[kind]
         asking = {value for work in self._works.values() for value in work.differentiated}
         largest = 0.0
         for value in first:
-            nbytes = value.nbytes
+            nbytes, owned = value.nbytes, of_all
             known = self._backward(first[value])
+            in_blocks = self._plan.parameters.get(value)
+            if in_blocks is not None:
+                owned = math.prod(in_blocks.local_shape(self._rank)) / max(1, math.prod(value.shape))
+                self._hold("weights", nbytes * owned, 0, self._end)
+                if value in asking:
+                    self._hold("optimizer", copies * nbytes * owned, 0, self._end)
+                    self._hold("gradients", nbytes * owned, self._backward(last[value]), self._end)
+                    largest = max(largest, nbytes * owned)
+                continue
             self._hold("weights", nbytes * owned, 0, self._end)
             if size > 1 and kind != "replicated":
                 self._hold("copies", nbytes, first[value], known if value in kept else last[value])

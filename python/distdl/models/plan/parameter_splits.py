@@ -61,6 +61,10 @@ def _split_dim(module: torch.nn.Module, leaf: str, dims: int, word: str, is_name
     Args:
         is_named: whether the plan names the parameter, and not its module.
     """
+    if isinstance(module, torch.nn.MultiheadAttention):
+        return 0 if word in COLUMNS and leaf.startswith(("in_proj", "q_proj", "k_proj", "v_proj")) else None
+    if type(module).__name__ == "NonDynamicallyQuantizableLinear" and word in COLUMNS:
+        word = "rowwise"  # of a MultiheadAttention, whose heads are split
     is_transposed = type(module).__name__ == "Conv1D"  # of transformers: a Linear whose weight has the inputs as rows
     if isinstance(module, torch.nn.Linear) or is_transposed:
         of_result = 0 if dims == 1 or not is_transposed else 1

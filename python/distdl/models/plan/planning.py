@@ -92,6 +92,18 @@ class Plan:
         self.steps.append(PlanStep(node, operation, workers, tuple(input_regions), sources))
         self.placements.update(zip(node.outputs, self._results(node, operation, workers), strict=True))
 
+    def refuse_unfollowed(self) -> None:
+        """Refuse requests that no operation follows; see :meth:`WorkerChoice.refuse_unfollowed`."""
+        moved: dict[str, Node] = {}
+        in_place: set[str] = set()
+        for step in self.steps:
+            for value, regions in zip(step.node.inputs, step.input_regions, strict=True):
+                if value in self.parameters and regions is None:
+                    in_place.add(value.name)
+                elif value in self.parameters:
+                    moved.setdefault(value.name, step.node)
+        self.choice.refuse_unfollowed({name: node for name, node in moved.items() if name not in in_place})
+
     def _is_needed(self, value: Value, source: Placement, regions: ReadRegions | None) -> bool:
         in_place = self._read_in_place.get(value)
         if regions is None or (in_place is not None and in_place.are_same(regions, value.shape)):

@@ -72,12 +72,22 @@ class WorkerChoice:
         balanced = [(operation, operation.blocks(ranks[: math.prod(splits)], splits)) for splits in splits_tried]
         return min([*aligned, *balanced], key=lambda way: _cost_of(node, way[0], sources, way[1], len(ranks)))
 
-    def refuse_unfollowed(self) -> None:
+    def refuse_unfollowed(self, moved: Mapping[str, Node]) -> None:
         """Refuse requests for modules in which no operation can be split so.
+
+        Args:
+            moved: for the names of parameters in blocks that no operation reads in place, an operation that reads more.
 
         Raises:
             ValueError: that names the first of these operations.
         """
+        for name, node in moved.items():
+            pattern, request = request_for(name, self._requested)
+            if isinstance(request, str):
+                raise ValueError(
+                    f"distribute: plan[{pattern!r}]={request!r} cannot be followed: {node.key} in "
+                    f"{node.path or 'the model'} reads more than a worker's block of {name}"
+                )
         for pattern, grid in self._requested.items():
             if isinstance(grid, Grid) and pattern in self._unfit and pattern not in self._followed:
                 node, operation = self._unfit[pattern]

@@ -249,7 +249,27 @@ def einsum(node: Node) -> Operation:
                 for c, n in zip(own, value.shape, strict=True)
             )
         )
-    return local(node, specs, twice)
+    operation = local(node, specs, twice)
+    summed = _summed_label(node, of_result, [
+        _labels(term, labels[len(labels) - count :]) for term, count in zip(operands, counts, strict=True)
+    ])  # fmt: skip
+    return replace(operation, summed=summed)
+
+
+def _summed_label(node: Node, result: Sequence[str], terms: Sequence[Sequence[str]]) -> Operation | None:
+    """The operation, split along the only label over which it sums."""
+    sizes = {c: n for term, value in zip(terms, node.inputs, strict=True) for c, n in zip(term, value.shape, strict=True)}
+    summed = sizes.keys() - set(result)
+    if len(summed) != 1 or not result or any(1 in value.shape for value in node.inputs):
+        return None
+    if any(len({*term}) < len(term) for term in terms):
+        return None
+    label = summed.pop()
+    places = {c: Sharded(i) for i, c in enumerate((*result[:-1], label))}
+    part: Part = node.as_function()  # type: ignore[assignment]
+    specs = [tuple(places.get(c) for c in term) for term in terms]
+    space = (*node.outputs[0].shape[:-1], sizes[label])
+    return summed_over_last(node, space, specs, lambda interval: part)
 
 
 def _labels(term: str, ellipsis: Sequence[str]) -> list[str]:
