@@ -61,7 +61,7 @@ class ProgramBuilder:
         """
         self.skeleton.follow(model)
         in_blocks = {name: layout for name, layout in layouts.items() if layout.is_split}
-        self._by_functions = {self.skeleton.model.get_submodule(name.rpartition(".")[0]) for name in in_blocks}
+        self._in_blocks = {id(self.skeleton.model.get_parameter(name)) for name in in_blocks}
         placements = [input.planned for input in placed]
         with torch.random.fork_rng(devices=[]):  # the layers draw first values, which are never used
             planned = partial(
@@ -110,6 +110,7 @@ class ProgramBuilder:
         as_sequential.
         """
         if isinstance(module, torch.nn.MultiheadAttention):
-            if module in self._by_functions or (module.training and module.dropout and self.as_sequential):
+            is_split = any(id(parameter) in self._in_blocks for parameter in module.parameters())
+            if is_split or (module.training and module.dropout and self.as_sequential):
                 return ""
         return key_of_layer(module)
