@@ -1,8 +1,9 @@
 """Models of the package transformers, split by the plans that they carry, beside themselves in one process.
 
 ``pip install transformers``, then ``mpiexec -n 3 python -m mpi4py benchmarks/tensor_parallel.py``. Models are made from
-configurations, and compute in float64, also where they ask for float32. A line for each says the largest relative errors of the loss, of gradients, and of parameters
-after a step of Adam, the largest share of a split parameter on a rank, and bytes that a rank has received.
+configurations, and compute in float64, also where they ask for float32. A line for each says the largest relative
+errors of the loss, of gradients, and of parameters after a step of Adam, the largest share of a split parameter on a
+rank, and the bytes that a rank has received.
 """
 
 from __future__ import annotations

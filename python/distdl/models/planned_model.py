@@ -47,9 +47,7 @@ class PlannedModel:
         self.recording = skeleton.record(call, inputs, key_of_layer)
         self.works = works_of(self.recording, next(filter(None, autocast().values()), None))
 
-    def plan(
-        self, base: Grid, requested: Mapping[str, Request], layouts: Mapping[str, Layout] | None = None
-    ) -> Plan:
+    def plan(self, base: Grid, requested: Mapping[str, Request], layouts: Mapping[str, Layout] | None = None) -> Plan:
         """The plan on the workers of a grid.
 
         Args:
@@ -57,9 +55,7 @@ class PlannedModel:
             layouts: of the parameters that live in blocks, by name.
         """
         placements = [input_placement(base.ranks, base.shape, shape) for shape, _ in self.inputs]
-        return Plan(
-            self.recording, base, placements, fallback=self._fallback, requested=requested, layouts=layouts
-        )
+        return Plan(self.recording, base, placements, fallback=self._fallback, requested=requested, layouts=layouts)
 
 
 def refuse_unplanned(name: str, model: object) -> None:

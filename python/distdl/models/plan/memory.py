@@ -12,7 +12,7 @@ import torch
 from distdl.models.capture.node_work import NodeWork, Saved
 from distdl.models.capture.recording import Node, Value
 from distdl.models.plan.planning import Plan, PlanStep
-from distdl.models.plan.rank_sizes import RankSizes, capacity_of
+from distdl.models.plan.rank_sizes import RankSizes, capacity_of, elements_of
 from distdl.models.plan.training import Training
 from distdl.torch_compat.trees import tree_flatten
 
@@ -129,28 +129,25 @@ class RankTimeline:
         asking = {value for work in self._works.values() for value in work.differentiated}
         largest = 0.0
         for value in first:
-            nbytes, owned = value.nbytes, of_all
+            nbytes, in_blocks = value.nbytes, self._plan.parameters.get(value)
+            owned = (
+                of_all
+                if in_blocks is None
+                else elements_of(in_blocks, value, self._rank) / max(1, math.prod(value.shape))
+            )
+            travels = size > 1 and in_blocks is None
             known = self._backward(first[value])
-            in_blocks = self._plan.parameters.get(value)
-            if in_blocks is not None:
-                owned = math.prod(in_blocks.local_shape(self._rank)) / max(1, math.prod(value.shape))
-                self._hold("weights", nbytes * owned, 0, self._end)
-                if value in asking:
-                    self._hold("optimizer", copies * nbytes * owned, 0, self._end)
-                    self._hold("gradients", nbytes * owned, self._backward(last[value]), self._end)
-                    largest = max(largest, nbytes * owned)
-                continue
             self._hold("weights", nbytes * owned, 0, self._end)
-            if size > 1 and kind != "replicated":
+            if travels and kind != "replicated":
                 self._hold("copies", nbytes, first[value], known if value in kept else last[value])
             if value in asking:
                 self._hold("optimizer", copies * nbytes * owned, 0, self._end)
-                if size > 1:
+                if travels:
                     self._hold("copies", nbytes, self._backward(last[value]), known)
                     self._hold("copies", nbytes, known, known)  # the message
                     self._hold("gradients", nbytes * owned, known, self._end)
                 else:
-                    self._hold("gradients", nbytes, self._backward(last[value]), self._end)
+                    self._hold("gradients", nbytes * owned, self._backward(last[value]), self._end)
                 largest = max(largest, nbytes * owned)
         self._hold("passing", largest * min(copies, 2), self._end, self._end)
 

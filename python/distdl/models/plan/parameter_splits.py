@@ -80,7 +80,7 @@ def _split_dim(module: torch.nn.Module, leaf: str, dims: int, word: str, is_name
     return dims - 1 if word in ROWS and dims > 1 else None
 
 
-def blocks_of(layout: Layout) -> Blocks:
+def owned_blocks(layout: Layout) -> Blocks:
     """The blocks of a parameter, each on the first worker that uses it."""
     sizes = (cut(n, layout.parts_along(d)) for d, n in enumerate(layout.shape))
     block_sizes = tuple(tuple(stop - start for start, stop in along) for along in sizes)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from distdl.models.capture.recording import Node, Recording, Value
 from distdl.models.operations.operation import Operation, Workers
 from distdl.models.operations.placement import REPLICATED, Blocks, Placement
-from distdl.models.plan.parameter_splits import blocks_of, regions_of
+from distdl.models.plan.parameter_splits import owned_blocks, regions_of
 from distdl.models.plan.redistribution import ReadRegions, Redistribution, received_elements
 from distdl.models.plan.requested import Request
 from distdl.models.plan.rule_lookup import operations_of
@@ -66,7 +66,7 @@ class Plan:
         self.base, self.recording = base, recording
         values = dict.fromkeys(value for node in recording.nodes for value in node.inputs)
         in_blocks = {value: layouts[value.name] for value in values if value.name in layouts} if layouts else {}
-        self.parameters = {value: blocks_of(layout) for value, layout in in_blocks.items()}
+        self.parameters = {value: owned_blocks(layout) for value, layout in in_blocks.items()}
         self._read_in_place = {value: regions_of(layout) for value, layout in in_blocks.items()}
         self.choice = WorkerChoice(base, requested or {}, self.parameters)
         self.placements: dict[Value, Placement] = dict(zip(recording.inputs, inputs, strict=True))
@@ -123,7 +123,7 @@ class Plan:
 
     def placement(self, value: Value) -> Placement:
         """The placement of a value; buffers, constants, and parameters that are not in blocks, are replicated."""
-        return self.placements.get(value) or self.parameters.get(value, REPLICATED)
+        return self.placements.get(value, self.parameters.get(value, REPLICATED))
 
     def _results(self, node: Node, operation: Operation, workers: Blocks) -> list[Blocks]:
         if operation.placements is not None:

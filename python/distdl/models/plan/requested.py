@@ -86,6 +86,6 @@ def requested_grid(name: str, value: object, workers: Grid) -> Grid:
 def request_for(path: str, requested: Mapping[str, Request]) -> tuple[str, Request | None]:
     """The last pattern, and its request, for the innermost module around a call that any pattern names."""
     paths = [*(path.rsplit(".", i)[0] for i in range(path.count(".") + 1)), ""]
-    patterns = [*reversed(requested.items())]
+    patterns = [*requested.items()][::-1]
     matches = ((pattern, request) for inner in paths for pattern, request in patterns if fnmatchcase(inner, pattern))
     return next(matches, ("", None))

@@ -124,9 +124,7 @@ def without_empty(blocks: Blocks) -> Blocks:
     return Blocks(tuple(blocks.rank_at[place] for place in itertools.product(*kept)), block_sizes)
 
 
-def aligned_workers(
-    operation: Operation, spec: InputSpec, source: Blocks, is_requested: bool = False
-) -> Blocks | None:
+def aligned_workers(operation: Operation, spec: InputSpec, source: Blocks, is_requested: bool = False) -> Blocks | None:
     """The workers that hold all or most of what they read of an input; None if the operation cannot be split so.
 
     Args:

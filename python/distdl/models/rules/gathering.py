@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import FunctionType
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 
-from distdl.models.capture.recording import Node, Run
+from distdl.models.capture.recording import Node, Run, Value
 from distdl.models.operations.operation import InputSpec, NoRuleError, Operation, Sharded
 from distdl.models.operations.table import argument, local, options_of, rule_for, same, whole
 from distdl.models.rules.partial_sums import summed_over_last
@@ -62,14 +62,14 @@ def embedding(node: Node) -> Operation:
         arguments = options_of(node, of_layer if isinstance(node.target, FunctionType) else of_torch)
     if any(arguments.get(name) not in (None, False) for name in _OF_BATCHES):
         raise NoRuleError(f"{node.key} with {', '.join(_OF_BATCHES)}")
-    indices = arguments.get("input", arguments.get("indices"))
+    indices = cast(Value, arguments.get("input", arguments.get("indices")))
     n = len(indices.shape)
     of_features, of_rows = (
         [same(n) if value is indices else spec for value in node.inputs]
         for spec in ((None, Sharded(n)), (Sharded(n), None))
     )
     table = next(value for value in node.inputs if value is not indices)
-    padding = node.target.padding_idx if node.key == "Embedding" else arguments.get("padding_idx")
+    padding: Any = getattr(node.target, "padding_idx", arguments.get("padding_idx"))
     padding = padding if padding is None else padding % table.shape[0]
     position = node.inputs.index(indices)
 

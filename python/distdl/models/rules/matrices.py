@@ -258,7 +258,9 @@ def einsum(node: Node) -> Operation:
 
 def _summed_label(node: Node, result: Sequence[str], terms: Sequence[Sequence[str]]) -> Operation | None:
     """The operation, split along the only label over which it sums."""
-    sizes = {c: n for term, value in zip(terms, node.inputs, strict=True) for c, n in zip(term, value.shape, strict=True)}
+    sizes: dict[str, int] = {}
+    for term, value in zip(terms, node.inputs, strict=True):
+        sizes.update(zip(term, value.shape, strict=True))
     summed = sizes.keys() - set(result)
     if len(summed) != 1 or not result or any(1 in value.shape for value in node.inputs):
         return None
@@ -266,7 +268,7 @@ def _summed_label(node: Node, result: Sequence[str], terms: Sequence[Sequence[st
         return None
     label = summed.pop()
     places = {c: Sharded(i) for i, c in enumerate((*result[:-1], label))}
-    part: Part = node.as_function()  # type: ignore[assignment]
+    part: Part = node.as_function()
     specs = [tuple(places.get(c) for c in term) for term in terms]
     space = (*node.outputs[0].shape[:-1], sizes[label])
     return summed_over_last(node, space, specs, lambda interval: part)

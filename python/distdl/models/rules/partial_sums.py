@@ -45,8 +45,8 @@ def summed_over_last(
         target, of_worker = scattered(workers, out), part(workers.block[-1])
         features = (target.block(workers.rank) or ((0, out[-1]),))[-1]
         group = _group(workers, _scattered_dim(workers, out))
-        add: Run = (lambda y: y) if group is None else operators.reduce_scatter_among(*group)
-        return lambda *tensors: finish(torch.as_tensor(add(of_worker(*tensors))), tensors, features)
+        add: Part = (lambda y: y) if group is None else operators.reduce_scatter_among(*group)
+        return lambda *tensors: finish(add(of_worker(*tensors)), tensors, features)
 
     def received(blocks: Blocks) -> int:
         return (blocks.splits[-1] - 1) * math.prod(out)
@@ -58,7 +58,7 @@ def summed_over_last(
 
 
 def scattered(workers: Workers, out: Sequence[int]) -> Blocks:
-    """The blocks of a result of this shape, whose sums workers along the last dimension of their space have scattered."""
+    """The blocks of a result of this shape, scattered over the workers along the last dimension of their space."""
     blocks = workers.blocks
     *sizes, count = [*blocks.block_sizes[:-1], (out[-1],), blocks.splits[-1]]
     dim = _scattered_dim(workers, out)
