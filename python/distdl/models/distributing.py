@@ -31,7 +31,9 @@ def distribute(
             P_x; ``[1, 1, 1, 4]`` is a partition of the first workers. A partition with as many dimensions as a tensor
             says how it is split, if the operation can be split so; other operations are split so that the least is
             redistributed among its workers. The innermost module counts, and of several patterns for it the last.
-            Parameters are held as without a plan, and travel to all workers.
+            Words of transformers, such as "colwise" and "rowwise", and partitions that split features, let weights live
+            in blocks where they are used; plans that models carry are taken: ``plan=model.tp_plan``. Other parameters
+            travel to all workers.
         fallback: for operations that cannot be split: "error" lists all of them before anything is communicated,
             "gather" computes them on one worker.
         as_sequential: draw the random numbers that the model draws in one process with the same seed, for dropout and
@@ -55,7 +57,7 @@ def distribute(
 
     Raises:
         TypeError, ValueError: on all ranks, if an argument is not as described; in a call, if a tensor does not fit its
-            partition, or may be a block or a whole tensor.
+            partition, or may be a block or a whole tensor, or if a plan cannot be followed.
         NotImplementedError: on all ranks, in the first call, if the model looks at the values of a tensor, or an
             operation cannot be split.
 

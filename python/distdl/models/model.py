@@ -14,7 +14,8 @@ from distdl.models.capture.assignments import AttributeSnapshot
 from distdl.models.capture.recording import Value
 from distdl.models.capture.skeleton import Skeleton
 from distdl.models.inputs import InputPartitions, memory_orders, placed_inputs, tensors_in, text_of_others
-from distdl.models.plan.requested import requested_grids
+from distdl.models.plan.parameter_splits import split_layouts
+from distdl.models.plan.requested import Request, requested_splits
 from distdl.models.plan.rule_lookup import FALLBACKS
 from distdl.models.program_builder import ProgramBuilder
 from distdl.models.run.program import Program
@@ -25,6 +26,7 @@ from distdl.nn.base.layer import Layer
 from distdl.nn.base.options import check_choice
 from distdl.nn.base.random_numbers import draw_key
 from distdl.nn.wrapped_module import ModuleCall, WrappedModule
+from distdl.parameters.layout import Layout, current_kind
 from distdl.partitions.construction import PartitionLike
 from distdl.partitions.grid import Grid
 from distdl.partitions.partition import Partition
@@ -61,6 +63,8 @@ class DistributedModel(WrappedModule):
     needs_one_name = False
     brings_parameters = False  # programs do, each just before its first use
     program: Program | None
+    _requested: Mapping[str, Request]
+    _in_blocks: Mapping[str, Layout]  # the layouts of parameters that the plan splits, by name
     _problem: Exception | None  # for which the model cannot be recorded again
 
     def __init__(
@@ -83,21 +87,28 @@ class DistributedModel(WrappedModule):
         if isinstance(self.module, torch.nn.Module):
             refuse_distributed("distribute", self.module)
             unrecorded.refuse_model(self.module)
+            self._requested = requested_splits(self.plan, self.module, self.grid)
+            self._in_blocks = split_layouts(self.module, self._requested, self.grid, current_kind())
         super().check_options()
         forbid_submodule_calls(self.module)
-        requested = requested_grids(self.plan, self.module, self.grid)
         self._inputs = InputPartitions(self.input_partitions, self.module.forward, self.grid)
         skeleton = Skeleton(self.__dict__["_given"], self.P_x.device)
-        self._builder = ProgramBuilder(skeleton, self.grid, requested, self.fallback, self.as_sequential)
+        self._builder = ProgramBuilder(skeleton, self.grid, self._requested, self.fallback, self.as_sequential)
         self._programs: dict[tuple[object, ...], Program] = {}
         self._snapshot: AttributeSnapshot | None = AttributeSnapshot(self.module, skeleton.model)
         self._orders: list[list[int]] | None = None
         self.program = None
 
     def options_to_compare(self) -> dict[str, object]:
-        """The shapes and ranks of the requested partitions, which are the same on all ranks."""
-        plan = {pattern: (grid.shape, grid.ranks) for pattern, grid in self._builder.requested.items()}
+        """The shapes and ranks of the requested partitions, and words, which are the same on all ranks."""
+        plan = {
+            pattern: (request.shape, request.ranks) if isinstance(request, Grid) else request
+            for pattern, request in self._builder.requested.items()
+        }
         return {"plan": plan, "input_partitions": self._inputs.compared()}
+
+    def layout_of_parameter(self, name: str, tensor: torch.Tensor) -> Layout:
+        return self._in_blocks.get(name) or super().layout_of_parameter(name, tensor)
 
     @classmethod
     def from_sequential(

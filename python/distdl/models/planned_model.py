@@ -12,10 +12,12 @@ from distdl.models.capture.skeleton import Skeleton
 from distdl.models.capture.unrecorded import autocast
 from distdl.models.operations.placement import input_placement
 from distdl.models.plan.planning import Plan
+from distdl.models.plan.requested import Request
 from distdl.models.plan.rule_lookup import FALLBACKS
 from distdl.models.rules.applied_layer import key_of_layer
 from distdl.modules.module import refuse_distributed
 from distdl.nn.base.options import check_choice, refuse_lazy
+from distdl.parameters.layout import Layout
 from distdl.partitions.grid import Grid
 
 Shape = tuple[int, ...]
@@ -45,14 +47,15 @@ class PlannedModel:
         self.recording = skeleton.record(call, inputs, key_of_layer)
         self.works = works_of(self.recording, next(filter(None, autocast().values()), None))
 
-    def plan(self, base: Grid, requested: Mapping[str, Grid]) -> Plan:
+    def plan(self, base: Grid, requested: Mapping[str, Request], layouts: Mapping[str, Layout] | None = None) -> Plan:
         """The plan on the workers of a grid.
 
         Args:
-            requested: grids of modules, by patterns of their names.
+            requested: grids and words of modules, by patterns of their names.
+            layouts: of the parameters that live in blocks, by name.
         """
         placements = [input_placement(base.ranks, base.shape, shape) for shape, _ in self.inputs]
-        return Plan(self.recording, base, placements, fallback=self._fallback, requested=requested)
+        return Plan(self.recording, base, placements, fallback=self._fallback, requested=requested, layouts=layouts)
 
 
 def refuse_unplanned(name: str, model: object) -> None:

@@ -14,6 +14,7 @@ from distdl.models.capture.recording import Recording
 from distdl.models.capture.skeleton import Skeleton
 from distdl.models.inputs import PlacedInput
 from distdl.models.plan.planning import Plan
+from distdl.models.plan.requested import Request
 from distdl.models.rules.applied_layer import key_of_layer
 from distdl.models.run.buffers import Buffers
 from distdl.models.run.program import Program
@@ -30,13 +31,13 @@ class ProgramBuilder:
     Attributes:
         skeleton: the copy of the model that is recorded.
         grid: the workers, as P_x says.
-        requested: grids of modules, by patterns of their names.
+        requested: grids and words of modules, by patterns of their names.
         fallback, as_sequential: the options of :func:`distdl.distribute`.
     """
 
     skeleton: Skeleton
     grid: Grid
-    requested: Mapping[str, Grid]
+    requested: Mapping[str, Request]
     fallback: str
     as_sequential: bool
 
@@ -60,17 +61,20 @@ class ProgramBuilder:
             layouts: of the parameters, by name.
         """
         self.skeleton.follow(model)
+        in_blocks = {name: layout for name, layout in layouts.items() if layout.is_split}
+        self._in_blocks = {id(self.skeleton.model.get_parameter(name)) for name in in_blocks}
         placements = [input.planned for input in placed]
         with torch.random.fork_rng(devices=[]):  # the layers draw first values, which are never used
             planned = partial(
                 Plan, base=self.grid.among(self.grid.constructors), inputs=placements, fallback=self.fallback,
                 as_sequential=self.as_sequential, requested=self.requested,
+                layouts=in_blocks,
             )  # fmt: skip
             plan = planned(self._record(call, inputs, orders))
             if self.as_sequential and any(step.operation.draw is not None for step in plan.steps):
                 # Numbers are drawn in the order of strides.
                 plan = planned(self._record(call, inputs, orders, real_strides=True))
-            plan.choice.refuse_unfollowed()
+            plan.refuse_unfollowed()
             return Program(plan, [input.blocks for input in placed], Buffers(model), layouts)
 
     def _record(
@@ -105,6 +109,13 @@ class ProgramBuilder:
         return recordings[0]
 
     def _key_of_layer(self, module: torch.nn.Module) -> str:
-        """The key of a layer. With as_sequential, attention with dropout is recorded by the functions that it calls."""
-        draws = isinstance(module, torch.nn.MultiheadAttention) and module.training and module.dropout
-        return "" if draws and self.as_sequential else key_of_layer(module)
+        """The key of a layer.
+
+        Attention is recorded by the functions that it calls, if it has parameters in blocks, or dropout with
+        as_sequential.
+        """
+        if isinstance(module, torch.nn.MultiheadAttention):
+            is_split = any(id(parameter) in self._in_blocks for parameter in module.parameters())
+            if is_split or (module.training and module.dropout and self.as_sequential):
+                return ""
+        return key_of_layer(module)

@@ -15,8 +15,9 @@ from distdl.models.model import DistributedModel
 from distdl.models.operations.placement import Blocks, Placement
 from distdl.models.plan.exchanges import received_within, workers_of
 from distdl.models.plan.memory import StepMemory, fullest_rank
+from distdl.models.plan.parameter_splits import split_layouts
 from distdl.models.plan.planning import Plan, PlanStep, Transfers
-from distdl.models.plan.requested import is_grid, requested_grids
+from distdl.models.plan.requested import is_grid, requested_splits
 from distdl.models.plan.training import Training
 from distdl.models.planned_model import PlannedModel, inputs_of, refuse_unplanned
 from distdl.models.svg import document, text
@@ -62,7 +63,7 @@ class Report:
 
     Attributes:
         rows: the operations.
-        parameters: bytes of the parameters, which travel to each worker in a forward pass.
+        parameters: bytes of the parameters that travel to each worker in a forward pass.
         workers: the number of workers.
         step: the memory of the fullest rank at the fullest moment of a step of training.
     """
@@ -142,7 +143,8 @@ def report(
         raise ValueError("report: of a model that is not distributed it takes P_x and shape")
     grid = _imagined(P_x)
     planned = PlannedModel(model, inputs_of("report: shape", model, shape), fallback)
-    made = planned.plan(grid, requested_grids(plan, model, grid))
+    requested = requested_splits(plan, model, grid)
+    made = planned.plan(grid, requested, split_layouts(model, requested, grid, current_kind()))
     timeline = fullest_rank(made, planned.works, Training.of("report", current_kind(), optimizer))
     return _report(made, timeline.kept, timeline.fullest)
 
@@ -173,7 +175,9 @@ def _of_last_call(model: object, optimizer: str | float) -> Report:
 
 def _report(plan: Plan, kept: Sequence[int], step: StepMemory) -> Report:
     values = dict.fromkeys(value for each in plan.steps for value in each.node.inputs)
-    parameters = sum(value.nbytes for value in values if value.name and value.is_differentiable)
+    parameters = sum(
+        value.nbytes for value in values if value.name and value.is_differentiable and value not in plan.parameters
+    )
     described = zip(plan.steps, plan.transfers(), kept, strict=True)
     return Report([_row(plan, *each) for each in described], parameters, plan.base.size, step)
 

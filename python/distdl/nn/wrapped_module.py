@@ -69,7 +69,7 @@ class WrappedModule(Layer):
         parts: dict[int, Any] = dict(computed_weights(module))
         in_state = set(tensors_in_state(module))
         for name, tensor in module.named_parameters(remove_duplicate=False):
-            layout = self._whole_on_each(tensor, current_kind())
+            layout = self.layout_of_parameter(name, tensor)
             self.layouts[name] = layout
             part = torch.empty(layout.local_shape, dtype=tensor.dtype, device=_device_of(tensor))
             parts.setdefault(id(tensor), torch.nn.Parameter(part, tensor.requires_grad))
@@ -81,6 +81,10 @@ class WrappedModule(Layer):
                 )
         self.__dict__["module"] = self.passed["module"] = copied(module, parts)  # frees the whole module
         self.__dict__["_given"] = module
+
+    def layout_of_parameter(self, name: str, tensor: torch.Tensor) -> Layout:
+        """The layout of a parameter: whole on each worker when it is used."""
+        return self._whole_on_each(tensor, current_kind())
 
     def _whole_on_each(self, tensor: torch.Tensor, kind: str) -> Layout:
         return Layout(self.grid, tuple(tensor.shape), (None,) * tensor.dim(), kind=kind)

@@ -100,6 +100,11 @@ class Layout:
         """The axes of the grid along which blocks are replicated: workers use the same block."""
         return tuple(a for a in range(self.grid.dim) if a not in self.axes and a not in self.first_of)
 
+    @property
+    def is_split(self) -> bool:
+        """Whether workers use different blocks."""
+        return any(axis is not None for axis in self.axes)
+
     @functools.cached_property
     def replicas(self) -> int:
         """The number of workers that use the same block."""

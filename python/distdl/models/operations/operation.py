@@ -68,11 +68,13 @@ class Workers:
         grid: their grid, with as many dimensions as the operation's shape.
         blocks: their blocks of this shape.
         rank: this rank in the communicator of the grid.
+        base: the grid of P_x.
     """
 
     grid: Grid
     blocks: Blocks
     rank: int
+    base: Grid
 
     @property
     def block(self) -> tuple[Interval, ...]:
@@ -95,11 +97,13 @@ class Operation:
         make: constructs, on all workers together, the function that computes a block. Its argument is None if all
             inputs are replicated; then the function computes the whole result.
         splittable: the dimensions that may be split.
-        if_requested: dimensions that a plan may split instead, with the batch or without.
+        if_requested: dimensions that a plan may split instead, with the batch or without, or blocks of parameters.
         units: blocks along a dimension are multiples of this.
         placements: the placements of the results, if other than the workers' blocks. Without placements and without a
             layer, workers compute independently, and workers with empty blocks do not compute.
         draw: random numbers for the block of a worker, which are the first argument of its function.
+        summed: the same operation, split along a dimension over which it sums.
+        received: for blocks of workers, the number of elements that all of them receive while they compute.
     """
 
     shape: tuple[int, ...]
@@ -110,6 +114,8 @@ class Operation:
     placements: Callable[[Workers], Blocks | list[Blocks]] | None = None
     draw: Draw | None = None
     if_requested: frozenset[int] = frozenset()
+    summed: Operation | None = None
+    received: Callable[[Blocks], int] | None = None
 
     def blocks(self, ranks: Sequence[int], splits: Sequence[int]) -> Blocks:
         """Blocks of workers, as many along each dimension, as balanced as the units allow."""

@@ -40,7 +40,8 @@ def cost(plan: Plan, machine: Machine, works: Mapping[Node, NodeWork], training:
     """
     ranks = plan.base.size
     values = dict.fromkeys(value for step in plan.steps for value in step.node.inputs)
-    parameters = sum(value.nbytes for value in values if value.name and value.is_differentiable)
+    travels = (value for value in values if value.name and value.is_differentiable and value not in plan.parameters)
+    parameters = sum(value.nbytes for value in travels)
     away = parameters * (ranks - 1) // ranks
     sent = 2 * away * ranks
     seconds = 2 * machine.transfer(away, ranks)

@@ -1,4 +1,4 @@
-"""The workers of a step, and what they receive within a layer."""
+"""The workers of a step, and what they receive within an operation."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ _SUM_MOMENTS = (AnyBatchNorm, AnyInstanceNorm, torch.nn.GroupNorm)
 
 
 def received_within(step: PlanStep) -> tuple[int, int]:
-    """Bytes that a worker receives within a layer in the forward pass, and the number of exchanges.
+    """Bytes that a worker receives within an operation in the forward pass, and the number of exchanges.
 
-    They are halos, sums of moments, keys and values.
+    They are halos, sums of moments, keys and values, and parts of sums over split features.
     """
     node, workers = step.node, step.workers
+    if isinstance(workers, Blocks) and step.operation.received is not None:
+        received = step.operation.received(workers) // len(workers.ranks)
+        return received * node.outputs[0].dtype.itemsize, received > 0
     if not isinstance(workers, Blocks) or not isinstance(node.target, torch.nn.Module):
         return 0, 0
     split = [d for d, p in enumerate(workers.splits) if p > 1]

@@ -12,7 +12,7 @@ import torch
 from distdl.models.capture.node_work import NodeWork, Saved
 from distdl.models.capture.recording import Node, Value
 from distdl.models.plan.planning import Plan, PlanStep
-from distdl.models.plan.rank_sizes import RankSizes, capacity_of
+from distdl.models.plan.rank_sizes import RankSizes, capacity_of, elements_of
 from distdl.models.plan.training import Training
 from distdl.torch_compat.trees import tree_flatten
 
@@ -125,23 +125,29 @@ class RankTimeline:
                     last[value] = i
             kept.update(s.value for s in self._works[step.node].saved if s.value is not None and not s.is_own)
         size = self._plan.base.size
-        owned = {"owner": float(self._rank == self._plan.base.ranks[0]), "sharded": 1 / size, "replicated": 1.0}[kind]
+        of_all = {"owner": float(self._rank == self._plan.base.ranks[0]), "sharded": 1 / size, "replicated": 1.0}[kind]
         asking = {value for work in self._works.values() for value in work.differentiated}
         largest = 0.0
         for value in first:
-            nbytes = value.nbytes
+            nbytes, in_blocks = value.nbytes, self._plan.parameters.get(value)
+            owned = (
+                of_all
+                if in_blocks is None
+                else elements_of(in_blocks, value, self._rank) / max(1, math.prod(value.shape))
+            )
+            travels = size > 1 and in_blocks is None
             known = self._backward(first[value])
             self._hold("weights", nbytes * owned, 0, self._end)
-            if size > 1 and kind != "replicated":
+            if travels and kind != "replicated":
                 self._hold("copies", nbytes, first[value], known if value in kept else last[value])
             if value in asking:
                 self._hold("optimizer", copies * nbytes * owned, 0, self._end)
-                if size > 1:
+                if travels:
                     self._hold("copies", nbytes, self._backward(last[value]), known)
                     self._hold("copies", nbytes, known, known)  # the message
                     self._hold("gradients", nbytes * owned, known, self._end)
                 else:
-                    self._hold("gradients", nbytes, self._backward(last[value]), self._end)
+                    self._hold("gradients", nbytes * owned, self._backward(last[value]), self._end)
                 largest = max(largest, nbytes * owned)
         self._hold("passing", largest * min(copies, 2), self._end, self._end)
 

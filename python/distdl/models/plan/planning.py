@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from distdl.models.capture.recording import Node, Recording, Value
 from distdl.models.operations.operation import Operation, Workers
 from distdl.models.operations.placement import REPLICATED, Blocks, Placement
+from distdl.models.plan.parameter_splits import owned_blocks, regions_of
 from distdl.models.plan.redistribution import ReadRegions, Redistribution, received_elements
+from distdl.models.plan.requested import Request
 from distdl.models.plan.rule_lookup import operations_of
 from distdl.models.plan.worker_choice import WorkerChoice
+from distdl.parameters.layout import Layout
 from distdl.partitions.grid import Grid
 
 Transfers = list[tuple[Value, dict[int, int]]]
@@ -43,7 +46,8 @@ class Plan:
         inputs: the placements of the inputs.
         fallback: "gather" lets one worker compute operations that no rule splits.
         as_sequential: whether to draw the random numbers of one process.
-        requested: grids of modules, by patterns of their names.
+        requested: grids and words of modules, by patterns of their names.
+        layouts: of the parameters that live in blocks, by name.
 
     Raises:
         NotImplementedError: that lists every call without a rule.
@@ -56,10 +60,15 @@ class Plan:
         inputs: Sequence[Placement],
         fallback: str = "error",
         as_sequential: bool = False,
-        requested: Mapping[str, Grid] | None = None,
+        requested: Mapping[str, Request] | None = None,
+        layouts: Mapping[str, Layout] | None = None,
     ) -> None:
         self.base, self.recording = base, recording
-        self.choice = WorkerChoice(base, requested or {})
+        values = dict.fromkeys(value for node in recording.nodes for value in node.inputs)
+        in_blocks = {value: layouts[value.name] for value in values if value.name in layouts} if layouts else {}
+        self.parameters = {value: owned_blocks(layout) for value, layout in in_blocks.items()}
+        self._read_in_place = {value: regions_of(layout) for value, layout in in_blocks.items()}
+        self.choice = WorkerChoice(base, requested or {}, self.parameters)
         self.placements: dict[Value, Placement] = dict(zip(recording.inputs, inputs, strict=True))
         self.steps: list[PlanStep] = []
         operations, self.gathered = operations_of(recording, fallback, as_sequential)
@@ -72,16 +81,34 @@ class Plan:
             self.steps.append(PlanStep(node, operation, REPLICATED, (None,) * len(sources), sources))
             self.placements.update(dict.fromkeys(node.outputs, REPLICATED))
             return
-        workers = self.choice.choose(node, operation, sources)
+        operation, workers = self.choice.choose(node, operation, sources)
+        specs = operation.input_specs
         input_regions: list[ReadRegions | None] = []
         for value, spec, source in zip(node.inputs, specs, sources, strict=True):
             regions = None
             if spec is not None and not (source is REPLICATED and all(dim is None for dim in spec)):
                 regions = ReadRegions.of(workers, spec)
-            is_needed = regions is not None and Redistribution.is_needed(source, regions, value.shape)
-            input_regions.append(regions if is_needed else None)
+            input_regions.append(regions if self._is_needed(value, source, regions) else None)
         self.steps.append(PlanStep(node, operation, workers, tuple(input_regions), sources))
         self.placements.update(zip(node.outputs, self._results(node, operation, workers), strict=True))
+
+    def refuse_unfollowed(self) -> None:
+        """Refuse requests that no operation follows; see :meth:`WorkerChoice.refuse_unfollowed`."""
+        moved: dict[str, Node] = {}
+        in_place: set[str] = set()
+        for step in self.steps:
+            for value, regions in zip(step.node.inputs, step.input_regions, strict=True):
+                if value in self.parameters and regions is None:
+                    in_place.add(value.name)
+                elif value in self.parameters:
+                    moved.setdefault(value.name, step.node)
+        self.choice.refuse_unfollowed({name: node for name, node in moved.items() if name not in in_place})
+
+    def _is_needed(self, value: Value, source: Placement, regions: ReadRegions | None) -> bool:
+        in_place = self._read_in_place.get(value)
+        if regions is None or (in_place is not None and in_place.are_same(regions, value.shape)):
+            return False
+        return Redistribution.is_needed(source, regions, value.shape)
 
     def transfers(self) -> Iterator[Transfers]:
         """The values that are redistributed for each step, and the elements that each rank receives of them."""
@@ -95,12 +122,12 @@ class Plan:
             yield transfers
 
     def placement(self, value: Value) -> Placement:
-        """The placement of a value; parameters, buffers and constants are replicated."""
-        return self.placements.get(value, REPLICATED)
+        """The placement of a value; buffers, constants, and parameters that are not in blocks, are replicated."""
+        return self.placements.get(value, self.parameters.get(value, REPLICATED))
 
     def _results(self, node: Node, operation: Operation, workers: Blocks) -> list[Blocks]:
         if operation.placements is not None:
-            placements = operation.placements(Workers(workers.grid(self.base), workers, self.base.me))
+            placements = operation.placements(Workers(workers.grid(self.base), workers, self.base.me, self.base))
             return list(placements) if isinstance(placements, list) else [placements] * len(node.outputs)
         if len(workers.ranks) == 1:  # results may have different numbers of dimensions
             return [Blocks(workers.ranks, tuple((n,) for n in value.shape)) for value in node.outputs]

@@ -60,6 +60,12 @@ class ReadRegions:
             self.ranks == source.ranks and self.intervals == source.intervals and self.axes == (*range(len(self.axes)),)
         )
 
+    def are_same(self, other: ReadRegions, shape: Sequence[int]) -> bool:
+        """Whether each worker reads the same of a tensor of this shape."""
+        if self.ranks != other.ranks:
+            return False
+        return all(np.array_equal(a, b) for a, b in zip(self.boxes(shape), other.boxes(shape), strict=True))
+
     @classmethod
     def whole(cls, ranks: tuple[int, ...]) -> ReadRegions:
         """The whole tensor for each rank."""

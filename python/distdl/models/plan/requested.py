@@ -1,4 +1,4 @@
-"""Grids that the user requests for modules of a model."""
+"""Grids and words that the user requests for modules of a model."""
 
 from __future__ import annotations
 
@@ -12,24 +12,44 @@ from distdl.partitions.construction import grid_of
 from distdl.partitions.grid import Grid
 from distdl.partitions.partition import Partition
 
+Request = Grid | str
+"""How a module is split: a grid, or a word of the plans that models of transformers carry."""
+COLUMNS = ("colwise", "colwise_gather_output", "colwise_rep", "embedding_colwise", "local_colwise", "packed_colwise",
+           "local_packed_colwise")  # fmt: skip
+ROWS = ("rowwise", "rowwise_rep", "rowwise_split_input", "embedding_rowwise", "local_rowwise", "packed_rowwise",
+        "local_packed_rowwise")  # fmt: skip
+EXPERTS = ("grouped_gemm",)
+WHOLE = ("all_reduce", "ep_dispatch_experts", "ep_router", "gather", "local", "local_params", "mla_kv_a_proj",
+         "moe_identity_expert", "moe_tp_experts", "replicate", "replicated_with_grad_allreduce",
+         "sequence_parallel")  # fmt: skip
+"""Words that split no parameter. Values move as the operations around them need it."""
+WORDS = (*COLUMNS, *ROWS, *EXPERTS, *WHOLE)
 
-def requested_grids(plan: object, model: torch.nn.Module, workers: Grid) -> dict[str, Grid]:
-    """The grids of the option `plan`, by patterns of the names of modules.
+
+def requested_splits(plan: object, model: torch.nn.Module, workers: Grid) -> dict[str, Request]:
+    """The grids and words of the option `plan`, by patterns of the names of modules.
 
     Raises:
-        TypeError, ValueError: if it is no dict of partitions of these workers by names of modules.
+        TypeError, ValueError: if it is no dict of partitions of these workers, or words, by names of modules.
     """
     if not isinstance(plan, Mapping | None):
         raise TypeError(f"distribute: plan is a {type(plan).__name__}; it has to be a dict of partitions")
-    names = [name for name, _ in model.named_modules()]
-    grids = {}
+    modules = [name for name, _ in model.named_modules()]
+    parameters = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+    own_plan = getattr(model, "tp_plan", None) or getattr(model, "_tp_plan", None) or {}
+    requested: dict[str, Request] = {}
     for pattern, partition in (plan or {}).items():
-        if not any(fnmatchcase(name, str(pattern)) for name in names):
+        is_word = isinstance(partition, str)
+        if is_word and partition not in WORDS:
+            raise ValueError(f"distribute: plan[{pattern!r}]={partition!r}; the words are {', '.join(WORDS)}")
+        if not any(fnmatchcase(name, str(pattern)) for name in (modules + parameters if is_word else modules)):
+            if is_word and pattern in own_plan:  # it may name modules of other models of its kind
+                continue
             raise ValueError(
                 f"distribute: plan[{pattern!r}]: no module of the model has such a name; see named_modules()"
             )
-        grids[str(pattern)] = requested_grid(f"plan[{pattern!r}]", partition, workers)
-    return grids
+        requested[str(pattern)] = partition if is_word else requested_grid(f"plan[{pattern!r}]", partition, workers)
+    return requested
 
 
 def is_grid(value: object) -> bool:
@@ -63,9 +83,9 @@ def requested_grid(name: str, value: object, workers: Grid) -> Grid:
     return grid
 
 
-def request_for(path: str, requested: dict[str, Grid]) -> tuple[str, Grid | None]:
-    """The last pattern, and its grid, for the innermost module around a call that any pattern names."""
+def request_for(path: str, requested: Mapping[str, Request]) -> tuple[str, Request | None]:
+    """The last pattern, and its request, for the innermost module around a call that any pattern names."""
     paths = [*(path.rsplit(".", i)[0] for i in range(path.count(".") + 1)), ""]
-    patterns = [*reversed(requested.items())]
-    matches = ((pattern, grid) for inner in paths for pattern, grid in patterns if fnmatchcase(inner, pattern))
+    patterns = [*requested.items()][::-1]
+    matches = ((pattern, request) for inner in paths for pattern, request in patterns if fnmatchcase(inner, pattern))
     return next(matches, ("", None))

@@ -4,67 +4,92 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
-from distdl.models.capture.recording import Node
+from distdl.models.capture.recording import Node, Value
 from distdl.models.operations.operation import InputSpec, Operation, Sharded
 from distdl.models.operations.placement import Blocks, Placement, balanced_sizes, ways_to_split
 from distdl.models.plan.redistribution import ReadRegions, received_elements
-from distdl.models.plan.requested import request_for
+from distdl.models.plan.requested import Request, request_for
 from distdl.partitions.grid import Grid
 
 _MOST_CANDIDATES = 64
 
 
+Way = tuple[Operation, Blocks]
+"""An operation, or its split along a sum, and the blocks of its workers."""
+
+
 class WorkerChoice:
-    """Chooses the workers of operations: as the user requests, or else with the fewest received elements.
+    """Chooses the workers of operations: as the user requests, or those that have the blocks of a parameter.
+
+    Other workers are chosen such that they receive the fewest elements.
 
     Args:
         base: all workers.
-        requested: grids of modules, by patterns of their names.
+        requested: grids and words of modules, by patterns of their names.
+        parameters: the parameters in blocks. Only if there are any, operations are split along sums.
     """
 
-    def __init__(self, base: Grid, requested: Mapping[str, Grid]) -> None:
-        self._base, self._requested = base, dict(requested)
+    def __init__(self, base: Grid, requested: Mapping[str, Request], parameters: Container[Value]) -> None:
+        self._base, self._requested, self._parameters = base, dict(requested), parameters
         self._followed: set[str] = set()
         self._unfit: dict[str, tuple[Node, Operation]] = {}  # the first operation that cannot be split as requested
 
-    def choose(self, node: Node, operation: Operation, sources: Sequence[Placement]) -> Blocks:
-        """The blocks of the workers that compute an operation, of inputs with these placements."""
+    def choose(self, node: Node, operation: Operation, sources: Sequence[Placement]) -> Way:
+        """The operation, or its split along a sum, and the blocks of its workers, for inputs with these placements."""
         pattern, requested = request_for(node.path, self._requested)
-        if requested is not None and requested.dim == len(operation.shape):
+        if isinstance(requested, Grid) and requested.dim == len(operation.shape):
             if (blocks := split_like(operation, requested)) is not None:
                 self._followed.add(pattern)
-                return blocks
+                return operation, blocks
             self._unfit.setdefault(pattern, (node, operation))
-        ranks = self._base.ranks if requested is None else requested.ranks
-        aligned = []
-        for spec, source in zip(operation.input_specs, sources, strict=True):
-            if isinstance(source, Blocks) and spec is not None:
+        ranks = requested.ranks if isinstance(requested, Grid) else self._base.ranks
+        sums = [operation.summed] if self._parameters and operation.summed is not None else []
+        aligned: list[Way] = []
+        for way in (operation, *sums):
+            of_way: list[Blocks] = []
+            for value, spec, source in zip(node.inputs, way.input_specs, sources, strict=True):
+                if not isinstance(source, Blocks) or spec is None:
+                    continue
+                is_parameter = value in self._parameters
                 for blocks in dict.fromkeys((source, without_empty(source))):
-                    workers = aligned_workers(operation, spec, blocks)
-                    if workers is not None and set(workers.ranks) <= set(ranks):
-                        aligned.append(workers)
-        aligned = list(dict.fromkeys(aligned))
-        for workers in aligned:
-            if len(workers.ranks) == len(ranks) and not _received(node, operation, sources, workers):
-                return workers
+                    workers = aligned_workers(way, spec, blocks, is_parameter)
+                    if workers is None or not set(workers.ranks) <= set(ranks):
+                        continue
+                    if is_parameter:
+                        return way, workers
+                    of_way.append(workers)
+            aligned += [(way, workers) for workers in dict.fromkeys(of_way)]
+        for way, workers in aligned:
+            if len(workers.ranks) == len(ranks) and not _received(node, way, sources, workers):
+                return way, workers
         most = [
             min(len(ranks), n // operation.units.get(d, 1)) if d in operation.splittable else 1
             for d, n in enumerate(operation.shape)
         ]
-        ways = itertools.islice(ways_to_split(len(ranks), most), _MOST_CANDIDATES)
-        balanced = [operation.blocks(ranks[: math.prod(splits)], splits) for splits in ways]
-        return min([*aligned, *balanced], key=lambda workers: _cost_of(node, operation, sources, workers, len(ranks)))
+        splits_tried = itertools.islice(ways_to_split(len(ranks), most), _MOST_CANDIDATES)
+        balanced = [(operation, operation.blocks(ranks[: math.prod(splits)], splits)) for splits in splits_tried]
+        return min([*aligned, *balanced], key=lambda way: _cost_of(node, way[0], sources, way[1], len(ranks)))
 
-    def refuse_unfollowed(self) -> None:
+    def refuse_unfollowed(self, moved: Mapping[str, Node]) -> None:
         """Refuse requests for modules in which no operation can be split so.
+
+        Args:
+            moved: for the names of parameters in blocks that no operation reads in place, an operation that reads more.
 
         Raises:
             ValueError: that names the first of these operations.
         """
+        for name, node in moved.items():
+            pattern, request = request_for(name, self._requested)
+            if isinstance(request, str):
+                raise ValueError(
+                    f"distribute: plan[{pattern!r}]={request!r} cannot be followed: {node.key} in "
+                    f"{node.path or 'the model'} reads more than a worker's block of {name}"
+                )
         for pattern, grid in self._requested.items():
-            if pattern in self._unfit and pattern not in self._followed:
+            if isinstance(grid, Grid) and pattern in self._unfit and pattern not in self._followed:
                 node, operation = self._unfit[pattern]
                 kept = sorted(operation.splittable | operation.if_requested)
                 raise ValueError(
@@ -75,7 +100,8 @@ class WorkerChoice:
 
 
 def _received(node: Node, operation: Operation, sources: Sequence[Placement], workers: Blocks) -> int:
-    return sum(
+    within = 0 if operation.received is None else operation.received(workers)
+    return within + sum(
         sum(received_elements(source, ReadRegions.of(workers, spec), value.shape).values())
         for value, spec, source in zip(node.inputs, operation.input_specs, sources, strict=True)
         if spec is not None
@@ -98,15 +124,20 @@ def without_empty(blocks: Blocks) -> Blocks:
     return Blocks(tuple(blocks.rank_at[place] for place in itertools.product(*kept)), block_sizes)
 
 
-def aligned_workers(operation: Operation, spec: InputSpec, source: Blocks) -> Blocks | None:
-    """The workers that hold all or most of what they read of an input; None if the operation cannot be split so."""
+def aligned_workers(operation: Operation, spec: InputSpec, source: Blocks, is_requested: bool = False) -> Blocks | None:
+    """The workers that hold all or most of what they read of an input; None if the operation cannot be split so.
+
+    Args:
+        is_requested: whether the operation may be split as it is only if requested.
+    """
+    splittable = operation.splittable | operation.if_requested if is_requested else operation.splittable
     block_sizes: list[tuple[int, ...]] = [(n,) for n in operation.shape]
     axes: dict[int, int] = {}
     for d, sizes in enumerate(source.block_sizes):
         dim = spec[d]
         if len(sizes) == 1:
             continue
-        if not isinstance(dim, Sharded) or dim.dim not in operation.splittable:
+        if not isinstance(dim, Sharded) or dim.dim not in splittable:
             return None
         unit = operation.units.get(dim.dim, 1)
         if dim.span is not None:

@@ -13,12 +13,14 @@ from distdl.models.capture.recording import Node, Value
 from distdl.models.operations.operation import InputSpec, NoRuleError, Operation, Sharded, Workers
 from distdl.models.operations.placement import Blocks
 from distdl.models.operations.table import argument, batches, broadcast_spec, local, rule_for, same, whole
+from distdl.models.rules.partial_sums import Finish, Part, summed_over_last
 from distdl.models.rules.pointwise import without
+from distdl.parameters.layout import Interval
 
 
 @rule_for("matmul", "bmm", "mm", "mv", "dot", "linalg_matmul", "vdot")
 def matmul(node: Node) -> Operation:
-    """Batches, rows of the first and columns of the second matrix."""
+    """Batches, rows of the first and columns of the second matrix; or the dimension over which it sums."""
     a, b = node.inputs
     out = node.outputs[0].shape
     n = len(out)
@@ -26,7 +28,24 @@ def matmul(node: Node) -> Operation:
         if len(a.shape) >= 2:  # a matrix and a vector
             return local(node, [(*same(n), None), whole(b)])
         return local(node, [whole(a), whole(b)], range(n))
-    return local(node, [_operand(a, out, rows=True), _operand(b, out, rows=False)])
+    operation = local(node, [_operand(a, out, rows=True), _operand(b, out, rows=False)])
+    return replace(operation, summed=_summed(node, torch.matmul, a, b))
+
+
+def _summed(
+    node: Node, product: Part, a: Value, b: Value, before: Sequence[InputSpec] = (), finish: Finish | None = None
+) -> Operation | None:
+    """The product of matrices, split along the dimension over which it sums."""
+    out = node.outputs[0].shape
+    if node.inputs[-2:] != [a, b]:
+        return None
+    n = len(out)
+    specs: list[InputSpec] = [
+        *before, (*batches(a, out), Sharded(n - 2), Sharded(n - 1)), (*batches(b, out), Sharded(n - 1), None)
+    ]  # fmt: skip
+    part: Part = lambda *tensors: product(*tensors[-2:])  # noqa: E731
+    options = {} if finish is None else {"finish": finish}
+    return summed_over_last(node, (*out[:-1], a.shape[-1]), specs, lambda interval: part, **options)
 
 
 def _operand(value: Value, out: tuple[int, ...], rows: bool) -> InputSpec:
@@ -36,11 +55,20 @@ def _operand(value: Value, out: tuple[int, ...], rows: bool) -> InputSpec:
 
 @rule_for("linear", "Linear", takes="input weight bias")
 def linear(node: Node) -> Operation:
-    """Any dimension but the features."""
+    """Any dimension but the features. If asked, features of the result, or of the input, whose parts are summed."""
     x, *parameters = node.inputs
     n = len(x.shape)
     run = F.linear if node.parameters else None
-    return local(node, [(*same(n - 1), None), *map(whole, parameters)], [n - 1], run)
+    rows: list[InputSpec] = [(Sharded(n - 1), *[None] * (len(value.shape) - 1)) for value in parameters]
+    operation = local(node, [(*same(n - 1), None), *rows], [n - 1], run)
+    columns: list[InputSpec] = [(None, Sharded(n - 1)), *map(whole, parameters[1:])]
+
+    def finish(y: torch.Tensor, tensors: Sequence[torch.Tensor], features: Interval) -> torch.Tensor:
+        return y if len(tensors) == 2 else y + tensors[2][slice(*features)]
+
+    part: Part = lambda x, weight, *bias: F.linear(x, weight)  # noqa: E731
+    summed = summed_over_last(node, x.shape, [same(n), *columns], lambda interval: part, finish)
+    return replace(operation, if_requested=frozenset([n - 1]), summed=summed)
 
 
 @rule_for("baddbmm", "addmm", "addbmm", "addmv", "addr")
@@ -53,7 +81,15 @@ def with_addend(node: Node) -> Operation:
     factors: list[InputSpec] = [(Sharded(0), None), (None,)] if node.key == "addmv" else [(Sharded(0),), (Sharded(1),)]
     if node.key not in ("addmv", "addr"):
         factors = [_operand(a, out, rows=True), _operand(b, out, rows=False)]
-    return local(node, [broadcast_spec(addend, out), *factors])
+    operation = local(node, [broadcast_spec(addend, out), *factors])
+    if node.key not in ("addmm", "baddbmm") or node.kwargs:
+        return operation
+
+    def finish(y: torch.Tensor, tensors: Sequence[torch.Tensor], features: Interval) -> torch.Tensor:
+        return y + tensors[0][..., slice(*features)]
+
+    rowless = addend.shape[:-1] in ((), (1,), (1, 1)) and addend.shape[-1:] == out[-1:]  # a bias
+    return replace(operation, summed=_summed(node, torch.matmul, a, b, [whole(addend)], finish) if rowless else None)
 
 
 @rule_for("outer", "ger", "cdist")
@@ -213,7 +249,29 @@ def einsum(node: Node) -> Operation:
                 for c, n in zip(own, value.shape, strict=True)
             )
         )
-    return local(node, specs, twice)
+    operation = local(node, specs, twice)
+    summed = _summed_label(node, of_result, [
+        _labels(term, labels[len(labels) - count :]) for term, count in zip(operands, counts, strict=True)
+    ])  # fmt: skip
+    return replace(operation, summed=summed)
+
+
+def _summed_label(node: Node, result: Sequence[str], terms: Sequence[Sequence[str]]) -> Operation | None:
+    """The operation, split along the only label over which it sums."""
+    sizes: dict[str, int] = {}
+    for term, value in zip(terms, node.inputs, strict=True):
+        sizes.update(zip(term, value.shape, strict=True))
+    summed = sizes.keys() - set(result)
+    if len(summed) != 1 or not result or any(1 in value.shape for value in node.inputs):
+        return None
+    if any(len({*term}) < len(term) for term in terms):
+        return None
+    label = summed.pop()
+    places = {c: Sharded(i) for i, c in enumerate((*result[:-1], label))}
+    part: Part = node.as_function()
+    specs = [tuple(places.get(c) for c in term) for term in terms]
+    space = (*node.outputs[0].shape[:-1], sizes[label])
+    return summed_over_last(node, space, specs, lambda interval: part)
 
 
 def _labels(term: str, ellipsis: Sequence[str]) -> list[str]:

@@ -15,6 +15,8 @@ from distdl.models.operations.operation import InputSpec, NoRuleError, Operation
 from distdl.models.operations.placement import Blocks
 from distdl.models.operations.table import argument, bound, broadcast_spec, in_blocks, local, rule_for, same, whole
 from distdl.models.rules.pointwise import elementwise
+from distdl.nn.kernels.logsumexp import LogSumExp
+from distdl.nn.loss.classes import gather_or_zero
 
 PartialSum = Callable[..., torch.Tensor]
 """From a worker's regions of the inputs to the sums of its block."""
@@ -74,10 +76,11 @@ def summed(
     node: Node,
     shape: Sequence[int],
     specs: Sequence[InputSpec],
-    part: PartialSum,
+    part: PartialSum | None,
     dims: Sequence[int],
     kept: bool,
     finish: Callable[[torch.Tensor], torch.Tensor],
+    part_of: Callable[[Workers], PartialSum] | None = None,
 ) -> Operation:
     """An operation that sums over dimensions of a space.
 
@@ -86,6 +89,7 @@ def summed(
         part: computes the sums of a block, with size 1 in these dimensions.
         kept: whether the result keeps these dimensions.
         finish: computes the result from the sums of all blocks.
+        part_of: makes this function for workers that communicate within it. Constructing is collective over them.
     """
     call = node.as_function()
 
@@ -95,9 +99,11 @@ def summed(
             return call
         add = operators.sum_reduce(workers.grid, workers.grid.first_along(split))
         member = workers.rank in _first(workers, split).ranks
+        of_block = part if part_of is None else part_of(workers)
+        assert of_block is not None
 
         def run(*inputs: torch.Tensor) -> torch.Tensor:
-            result = add(part(*inputs))
+            result = add(of_block(*inputs))
             if not member:
                 return result
             result = finish(result)
@@ -181,7 +187,7 @@ def loss_of_rows(node: Node) -> Operation:
 
 @rule_for("cross_entropy", "nll_loss")
 def loss_of_classes(node: Node) -> Operation:
-    """Any dimension but classes; the workers' sums of losses and of weights are summed."""
+    """Any dimension; classes, if they are in blocks. The workers' sums of losses and of weights are summed."""
     x, target = node.inputs[:2]
     n = len(x.shape)
     classes = min(n - 1, 1)
@@ -190,8 +196,9 @@ def loss_of_classes(node: Node) -> Operation:
     has_probabilities = target.dtype.is_floating_point
     specs = [of_scores, of_scores if has_probabilities else same(n - 1), *map(whole, node.inputs[2:])]
     each, how = _each(node)
+    split_classes = None if has_probabilities or node.key == "nll_loss" else _of_split_classes(node, classes, how)
     if how == "none":
-        return local(node, specs)
+        return replace(local(node, specs), summed=split_classes)
     ignored = bound(node)["ignore_index"]
 
     def part(scores: torch.Tensor, target: torch.Tensor, *weight: torch.Tensor) -> torch.Tensor:
@@ -206,7 +213,48 @@ def loss_of_classes(node: Node) -> Operation:
     def finish(sums: torch.Tensor) -> torch.Tensor:
         return sums[..., :1] / sums[..., 1:] if how == "mean" else sums[..., :1]
 
-    return summed(node, shape, specs, part, range(n - 1), False, finish)
+    return replace(summed(node, shape, specs, part, range(n - 1), False, finish), summed=split_classes)
+
+
+def _of_split_classes(node: Node, dim: int, how: str) -> Operation:
+    """The cross entropy with classes in blocks: workers exchange the sums of exponentials, and not the scores."""
+    x, n = node.inputs[0], len(node.inputs[0].shape)
+    options = bound(node)
+    ignored, smoothed = options["ignore_index"], options["label_smoothing"] / x.shape[dim]
+    specs: list[InputSpec] = [same(n), tuple(Sharded(d) for d in range(n) if d != dim), *map(whole, node.inputs[2:])]
+
+    def part_of(workers: Workers) -> PartialSum:
+        log_sum_exp = LogSumExp(workers.grid, dim)
+        start, stop = workers.block[dim]
+
+        def part(x: torch.Tensor, target: torch.Tensor, *weight: torch.Tensor) -> torch.Tensor:
+            shift, log_sum = log_sum_exp(x)
+            index = target.unsqueeze(dim)
+            counted = index != ignored
+            here = counted & (index >= start) & (index < stop)
+            weights = weight[0][index.where(here, 0)] if weight else torch.ones_like(log_sum)
+            own = gather_or_zero(x, dim, (index - start).where(here, 0))
+            losses = torch.where(here, (log_sum - (own - shift)) * weights, 0.0) * (1 - options["label_smoothing"])
+            if smoothed:
+                of_class = weight[0][start:stop] if weight else x.new_ones(stop - start)
+                of_class = of_class.reshape([-1 if d == dim else 1 for d in range(n)])
+                spread = ((log_sum - (x - shift)) * of_class).sum(dim, keepdim=True)
+                losses = losses + torch.where(counted, spread * smoothed, 0.0)
+            if how == "none":
+                return losses
+            return torch.stack([losses.sum(), (weights * here).sum()]).reshape([1] * (n - 1) + [2])
+
+        return part
+
+    def finish(sums: torch.Tensor) -> torch.Tensor:
+        return sums if how == "none" else sums[..., :1] / sums[..., 1:] if how == "mean" else sums[..., :1]
+
+    operation = summed(node, x.shape, specs, None, [dim] if how == "none" else range(n), False, finish, part_of)
+
+    def received(blocks: Blocks) -> int:  # a largest element and a sum, and as many in the backward pass
+        return 2 * (blocks.splits[dim] - 1) * math.prod(x.shape) // max(1, x.shape[dim])
+
+    return replace(operation, received=received)
 
 
 def _each(node: Node) -> tuple[PartialSum, str]:

@@ -34,7 +34,7 @@ def local_computation(
         member = like.active
     else:
         assert isinstance(workers, Blocks)
-        run = step.operation.make(Workers(workers.grid(like), workers, like.me))
+        run = step.operation.make(Workers(workers.grid(like), workers, like.me, like))
         member = like.me in workers.ranks
     if isinstance(run, AppliedLayer):
         run.use_buffers(buffers)

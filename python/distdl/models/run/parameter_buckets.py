@@ -31,10 +31,10 @@ def with_transports(
         reached: the results that have a derivative by a parameter.
     """
     extended = [*steps]
-    for place, slots in reversed(_buckets(steps, parameters, reached)):
+    travel = {slot: value for slot, value in parameters.items() if layouts[value.name].replicas > 1}
+    for place, slots in reversed(_buckets(steps, travel, reached)):
         transport = ParameterTransport([layouts[parameters[slot].name] for slot in slots])
-        if not transport.is_identity:
-            extended.insert(before_checkpoint(extended, place), _step_of(transport, slots))
+        extended.insert(before_checkpoint(extended, place), _step_of(transport, slots))
     return extended
 
 

@@ -134,9 +134,13 @@ class Program:
 
     def _replication(self, value: Value, source: Blocks) -> Run:
         """A function that brings a value to all workers; it ignores tensors of workers without a block."""
-        like, regions = self._like, ReadRegions.whole(self._like.ranks)
-        redistribution = Redistribution("distribute", source, regions, value.shape, like)
-        return lambda x: redistribution(x if like.me in source.ranks else connected_empty([x]))
+        regions = ReadRegions.whole(self._like.ranks)
+        return self._from_blocks(Redistribution("distribute", source, regions, value.shape, self._like), source)
+
+    def _from_blocks(self, redistribution: Redistribution, source: Placement) -> Run:
+        """A redistribution that ignores tensors of ranks without a block, such as copies of a parameter's block."""
+        has_block = isinstance(source, Blocks) and self._like.me in source.ranks
+        return lambda x: redistribution(x if has_block else connected_empty([x]))
 
     def _result_blocks(self, value: Value) -> Blocks:
         """The blocks of a result. Of replicas only the first worker's counts, so that each element is in one block."""
@@ -158,6 +162,7 @@ class Program:
         """Append a step of the plan, after the redistributions of its inputs."""
         node, buffers = step.node, self._buffers
         inputs = []
+        run: Run
         for value, regions, source in zip(node.inputs, step.input_regions, step.sources, strict=True):
             slot = self._slots[value]
             if regions is not None:
@@ -166,7 +171,8 @@ class Program:
                     self._redistributed[key] = self._new_slot()
                     name = f"distribute({node.key})"
                     redistribution = Redistribution(name, source, regions, value.shape, self._like)
-                    self._step(redistribution, (slot,), (self._redistributed[key],))
+                    run = self._from_blocks(redistribution, source) if value in self.plan.parameters else redistribution
+                    self._step(run, (slot,), (self._redistributed[key],))
                 slot = self._redistributed[key]
             inputs.append(slot)
         if step.operation.draw is not None:

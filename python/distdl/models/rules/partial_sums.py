@@ -1,0 +1,87 @@
+"""Operations that are split along a dimension over which they sum: each worker computes a part of the sum."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+
+from distdl import operators
+from distdl.models.capture.recording import Node, Run
+from distdl.models.operations.operation import InputSpec, Operation, Workers
+from distdl.models.operations.placement import Blocks
+from distdl.models.operations.table import in_blocks
+from distdl.parameters.layout import Interval, cut
+from distdl.partitions.grid import Grid
+
+Part = Callable[..., torch.Tensor]
+Finish = Callable[[torch.Tensor, Sequence[torch.Tensor], Interval], torch.Tensor]
+"""From a block of the sum, the tensors of the operation, and the block's interval of features, to the result."""
+
+
+def summed_over_last(
+    node: Node,
+    space: Sequence[int],
+    specs: Sequence[InputSpec],
+    part: Callable[[Interval], Part],
+    finish: Finish = lambda y, tensors, features: y,
+) -> Operation:
+    """An operation that is split along rows, and along a dimension over which it sums.
+
+    The workers' sums are added and scattered over the same workers, if possible along the dimension that P_x splits, as
+    the values around the operation are. So no worker holds the sum of another's rows.
+
+    Args:
+        space: the rows of the result, and the dimension over which it sums in place of the features.
+        part: computes all features of a worker's part of the sum, for its interval of the dimension.
+        finish: computes the result from the sum.
+    """
+    out = node.outputs[0].shape
+    rows = len(out) - 1
+
+    def make(workers: Workers) -> Run:
+        target, of_worker = scattered(workers, out), part(workers.block[-1])
+        features = (target.block(workers.rank) or ((0, out[-1]),))[-1]
+        group = _group(workers, _scattered_dim(workers, out))
+        add: Part = (lambda y: y) if group is None else operators.reduce_scatter_among(*group)
+        return lambda *tensors: finish(add(of_worker(*tensors)), tensors, features)
+
+    def received(blocks: Blocks) -> int:
+        return (blocks.splits[-1] - 1) * math.prod(out)
+
+    return Operation(
+        tuple(space), tuple(specs), in_blocks(make, node.as_function()), frozenset(range(rows + 1)),
+        placements=lambda workers: scattered(workers, out), received=received,
+    )  # fmt: skip
+
+
+def scattered(workers: Workers, out: Sequence[int]) -> Blocks:
+    """The blocks of a result of this shape, scattered over the workers along the last dimension of their space."""
+    blocks = workers.blocks
+    *sizes, count = [*blocks.block_sizes[:-1], (out[-1],), blocks.splits[-1]]
+    dim = _scattered_dim(workers, out)
+    sizes[dim] = tuple(stop - start for size in sizes[dim] for start, stop in cut(size, count))
+    ranks = []
+    for place in itertools.product(*(range(len(along)) for along in sizes)):
+        block, number = divmod(place[dim], count)
+        row = [*place[:dim], block, *place[dim + 1 :]][: len(out) - 1]
+        ranks.append(blocks.rank_at[(*row, number)])
+    return Blocks(tuple(ranks), tuple(sizes))
+
+
+def _scattered_dim(workers: Workers, out: Sequence[int]) -> int:
+    """The dimension of the rows that P_x splits, or else the longest one; of the features if there is a single row."""
+    base = workers.base.shape
+    rows = [d for d, n in enumerate(out[:-1]) if n > 1]
+    return max(rows, key=lambda d: (d < len(base) and base[d] > 1, out[d]), default=len(out) - 1)
+
+
+def _group(workers: Workers, dim: int) -> tuple[Grid, int] | None:
+    """The workers of the same rows, as a grid of the dimensions of the result, and its only axis of several workers."""
+    count = workers.grid.shape[-1]
+    if count == 1 or not workers.grid.active:
+        return None
+    ranks = workers.grid.side_by_side(workers.grid.place, [workers.grid.dim - 1])
+    return workers.grid.related(ranks, [count if d == dim else 1 for d in range(workers.grid.dim)]), dim
