@@ -669,5 +669,5 @@ def normalize_block(
         The result; for each group the mean, and the sum of squared deviations from it, without derivatives.
     """
 
-def follow(running: torch.Tensor, value: torch.Tensor, momentum: float) -> None:
-    """running = (1 - momentum) * running + momentum * value"""
+def follow(running: torch.Tensor, value: torch.Tensor, divisor: float, momentum: float) -> None:
+    """running = (1 - momentum) * running + momentum * value / divisor, with a value in double precision."""

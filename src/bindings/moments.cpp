@@ -36,8 +36,8 @@ void bind_moments(py::module_& m) {
       py::arg("x"), py::arg("messages"), py::arg("groups"), py::arg("weight"), py::arg("bias"), py::arg("eps"),
       py::arg("beyond"), py::arg("dtype"), py::call_guard<py::gil_scoped_release>(),
       "(the normalized block, means of the groups, their sums of squared deviations).");
-  m.def("follow", &kernels::follow, py::arg("running"), py::arg("value"), py::arg("momentum"),
-        py::call_guard<py::gil_scoped_release>(), "running = (1 - momentum) * running + momentum * value");
+  m.def("follow", &kernels::follow, py::arg("running"), py::arg("value"), py::arg("divisor"), py::arg("momentum"),
+        py::call_guard<py::gil_scoped_release>(), "running = (1 - momentum) * running + momentum * value / divisor");
 }
 
 }  // namespace distdl::bindings

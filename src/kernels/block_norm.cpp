@@ -1,5 +1,6 @@
 #include "kernels/block_norm.hpp"
 
+#include <ATen/Dispatch.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/forward_grad.h>
@@ -7,6 +8,7 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <memory>
@@ -45,6 +47,11 @@ at::Tensor moments_by_torch(const at::Tensor& input, const Channels& channels) {
 /// The largest number of the dtype in which x is computed.
 double largest(const at::Tensor& x) {
   return compute_dtype(x) == at::kDouble ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
+}
+
+/// A number, rounded to the dtype in which x is computed.
+double rounded(double number, const at::Tensor& x) {
+  return compute_dtype(x) == at::kDouble ? number : static_cast<double>(static_cast<float>(number));
 }
 
 at::Tensor normalized_by_torch(const at::Tensor& input, const std::pair<at::Tensor, at::Tensor>& moments,
@@ -99,7 +106,7 @@ class MomentsBackward final : public torch::autograd::Node {
   std::string name() const override { return "distdl::block_moments backward"; }
 
   /// Leaves gradient * scale, a part of the gradient of x, to this pass: it reads x anyway.
-  void leave(at::Tensor gradient, at::Tensor scale) { left_ = {std::move(gradient), std::move(scale)}; }
+  void leave(at::Tensor gradient, Values scale) { left_ = {std::move(gradient), std::move(scale)}; }
 
   variable_list apply(variable_list&& gradients) override {
     const auto [left, scale] = std::exchange(left_, {});
@@ -124,32 +131,27 @@ class MomentsBackward final : public torch::autograd::Node {
   }
 
  private:
-  at::Tensor combined(const at::Tensor& x, const at::Tensor& gradient, const at::Tensor& scale,
-                      const at::Tensor& message) const {
-    const auto n = means_.numel();
-    const auto options = x.options().dtype(compute_dtype(x));
-    const auto values = at::empty({3, n}, means_.options());
-    auto *const pivots = values.data_ptr<double>(), *const slopes = pivots + n, *const constants = slopes + n;
-    const auto pivot = means_.to(options.dtype());
-    const auto wide = pivot.to(at::kDouble), arrived = message.defined() ? message.contiguous() : at::zeros({2 * n}, means_.options());
-    const auto *const means = means_.const_data_ptr<double>(), *const rounded = wide.const_data_ptr<double>(),
-                      *const of_means = arrived.const_data_ptr<double>(), *const of_squares = of_means + n;
-    const auto count = n == 0 ? 1.0 : static_cast<double>(x.numel()) / static_cast<double>(n);
-    for (std::int64_t c = 0; c < n; ++c) {
-      pivots[c] = rounded[c];
-      slopes[c] = 2 * of_squares[c];
-      constants[c] = of_means[c] / std::max(count, 1.0) - slopes[c] * (means[c] - rounded[c]);
+  at::Tensor combined(const at::Tensor& x, const at::Tensor& gradient, Values scale, const at::Tensor& message) const {
+    const auto n = static_cast<std::size_t>(means_.numel());
+    Values pivots(n), slopes(n), constants(n);
+    const auto count = std::max(1.0, n == 0 ? 0.0 : static_cast<double>(x.numel()) / static_cast<double>(n));
+    const auto arrived = message.defined() ? message.contiguous() : at::Tensor();
+    const auto *const means = means_.const_data_ptr<double>(),
+                     *const of_means = message.defined() ? arrived.const_data_ptr<double>() : nullptr;
+    for (std::size_t c = 0; c < n; ++c) {
+      pivots[c] = rounded(means[c], x);
+      slopes[c] = of_means == nullptr ? 0.0 : 2 * of_means[n + c];
+      constants[c] = (of_means == nullptr ? 0.0 : of_means[c] / count) - slopes[c] * (means[c] - pivots[c]);
     }
-    const auto converted = values.to(options.dtype());
-    return combine_channels(gradient.defined() ? in_order_of(gradient, x) : at::zeros_like(x),
-                            scale.defined() ? scale : at::ones({n}, options), x, channels_, converted[0], converted[1],
-                            converted[2]);
+    if (scale.empty()) scale.assign(n, 1.0);
+    return combine_channels(gradient.defined() ? in_order_of(gradient, x) : at::zeros_like(x), scale, x, channels_,
+                            pivots, slopes, constants);
   }
 
   SavedVariable x_;
   Channels channels_;
   at::Tensor means_;  // undefined where there are no kernels
-  std::pair<at::Tensor, at::Tensor> left_;
+  std::pair<at::Tensor, Values> left_;
 };
 
 /// Values of the groups, from their moments.
@@ -157,35 +159,43 @@ struct GroupValues {
   GroupValues(const MomentGroups& groups, const at::Tensor& mean, const at::Tensor& squares, const at::Tensor& x,
               const NormOptions& options)
       : pivot(static_cast<std::size_t>(groups.size)), inverse(pivot.size()), slope_of_inverse(pivot.size()) {
-    const bool is_double = compute_dtype(x) == at::kDouble;
     const auto *const means = mean.const_data_ptr<double>(), *const all_squares = squares.const_data_ptr<double>();
     for (std::size_t g = 0; g < pivot.size(); ++g) {
       const double variance = all_squares[g] / groups.total;
       const bool is_beyond = variance > largest(x);
-      pivot[g] = is_double ? means[g] : static_cast<double>(static_cast<float>(means[g]));
+      pivot[g] = rounded(means[g], x);
       inverse[g] = 1.0 / std::sqrt((is_beyond ? options.beyond : variance) + options.eps);
       slope_of_inverse[g] = is_beyond ? 0.0 : -0.5 * inverse[g] * inverse[g] * inverse[g] / groups.total;
     }
   }
 
-  std::vector<double> pivot;             // the mean, rounded to the dtype in which x is computed
-  std::vector<double> inverse;           // of the standard deviation
-  std::vector<double> slope_of_inverse;  // by the squares
+  Values pivot;             // the mean, rounded to the dtype in which x is computed
+  Values inverse;           // of the standard deviation
+  Values slope_of_inverse;  // by the squares
 };
 
-/// Weights or biases, which channels have by turns.
-struct ByTurns {
-  at::Tensor values;
-  std::int64_t count;
+/// Weights or biases, which channels have by turns; none if the tensor is not defined.
+Values numbers_of(const at::Tensor& tensor) {
+  if (!tensor.defined()) return {};
+  const auto values = tensor.contiguous();
+  Values result;
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, values.scalar_type(), "normalize_block", [&] {
+    const auto* const data = values.const_data_ptr<scalar_t>();
+    result.assign(data, data + values.numel());
+  });
+  return result;
+}
 
-  double operator()(std::int64_t channel, double otherwise) const {
-    return count == 0 ? otherwise : values.const_data_ptr<double>()[channel % count];
-  }
-};
+double by_turns(const Values& values, std::size_t channel, double otherwise) {
+  return values.empty() ? otherwise : values[channel % values.size()];
+}
 
-ByTurns by_turns(const at::Tensor& values) {
-  if (!values.defined()) return {values, 0};
-  return {values.to(at::kDouble).contiguous(), values.numel()};
+/// A tensor of such numbers.
+at::Tensor as_tensor(const Values& values, const at::Tensor& like) {
+  const auto numel = static_cast<std::int64_t>(values.size());
+  auto result = at::empty({numel}, like.options().dtype(at::kDouble));
+  std::copy(values.begin(), values.end(), result.data_ptr<double>());
+  return result.to(like.scalar_type()).view(like.sizes());
 }
 
 /// The backward pass of normalize_block().
@@ -225,37 +235,34 @@ class NormalizationBackward final : public torch::autograd::Node {
   variable_list by_kernels(const at::Tensor& x, const at::Tensor& messages, const at::Tensor& weight,
                            const at::Tensor& bias, const at::Tensor& gradient) {
     const GroupValues of(*groups_, mean_, squares_, x, options_);
-    const auto weights = by_turns(weight), biases = by_turns(bias);
-    const auto n = groups_->own.numel();
+    const auto weights = numbers_of(weight);
+    const auto n = static_cast<std::size_t>(groups_->own.numel()), groups = static_cast<std::size_t>(groups_->size);
     const auto* const own = groups_->own.const_data_ptr<std::int64_t>();
-    std::vector<double> pivot(n), scale(n), sums(n), products(n), of_mean(groups_->size), of_squares(groups_->size);
-    for (std::int64_t c = 0; c < n; ++c) {
-      pivot[c] = of.pivot[own[c]];
-      scale[c] = of.inverse[own[c]] * weights(c, 1.0);
-    }
-    channel_products(gradient, x, groups_->channels, pivot.data(), sums.data(), products.data());
-    auto of_weight = at::zeros({weights.count}, mean_.options()), of_bias = at::zeros({biases.count}, mean_.options());
-    auto *const to_weight = of_weight.data_ptr<double>(), *const to_bias = of_bias.data_ptr<double>();
     const auto* const means = mean_.const_data_ptr<double>();
-    for (std::int64_t c = 0; c < n; ++c) {
+    Values pivot(n), scale(n), of_mean(groups), of_squares(groups), of_weight(weights.size()),
+        of_bias(bias.defined() ? static_cast<std::size_t>(bias.numel()) : 0);
+    for (std::size_t c = 0; c < n; ++c) {
+      pivot[c] = of.pivot[own[c]];
+      scale[c] = of.inverse[own[c]] * by_turns(weights, c, 1.0);
+    }
+    const auto [sums, products] = channel_products(gradient, x, groups_->channels, pivot);
+    for (std::size_t c = 0; c < n; ++c) {
       const auto g = own[c];
       // y = (x - pivot) * scale + shift, where shift = (pivot - mean) * scale + bias
       const auto of_scale = products[c] + sums[c] * (pivot[c] - means[g]);
       of_mean[g] -= sums[c] * scale[c];
-      of_squares[g] += of_scale * weights(c, 1.0) * of.slope_of_inverse[g];
-      if (weights.count > 0) to_weight[c % weights.count] += of_scale * of.inverse[g];
-      if (biases.count > 0) to_bias[c % biases.count] += sums[c];
+      of_squares[g] += of_scale * by_turns(weights, c, 1.0) * of.slope_of_inverse[g];
+      if (!of_weight.empty()) of_weight[c % of_weight.size()] += of_scale * of.inverse[g];
+      if (!of_bias.empty()) of_bias[c % of_bias.size()] += sums[c];
     }
     variable_list results(4);
-    if (auto* const moments = dynamic_cast<MomentsBackward*>(next_edge(0).function.get());
-        moments != nullptr && task_should_compute_output(0)) {
-      moments->leave(gradient, at::tensor(scale, mean_.options()).to(compute_dtype(x)));
-    }
+    auto* const moments = dynamic_cast<MomentsBackward*>(next_edge(0).function.get());
+    if (moments != nullptr && task_should_compute_output(0)) moments->leave(gradient, std::move(scale));
     if (task_should_compute_output(1)) {
       results[1] = groups_->merge_backward(messages, mean_, of_mean.data(), of_squares.data());
     }
-    if (task_should_compute_output(2)) results[2] = of_weight.to(weight.scalar_type()).view(weight.sizes());
-    if (task_should_compute_output(3)) results[3] = of_bias.to(bias.scalar_type()).view(bias.sizes());
+    if (task_should_compute_output(2)) results[2] = as_tensor(of_weight, weight);
+    if (task_should_compute_output(3)) results[3] = as_tensor(of_bias, bias);
     return results;
   }
 
@@ -269,22 +276,18 @@ Normalized normalized_by_kernels(const at::Tensor& x, const at::Tensor& messages
                                  const at::Tensor& weight, const at::Tensor& bias, const NormOptions& options) {
   const auto [mean, squares] = groups.merge(messages);
   const GroupValues of(groups, mean, squares, x, options);
-  const auto weights = by_turns(weight), biases = by_turns(bias);
-  const auto n = groups.own.numel();
-  const auto values = at::empty({3, n}, mean.options());
-  auto *const pivots = values.data_ptr<double>(), *const scales = pivots + n, *const shifts = scales + n;
-  const auto *const own = groups.own.const_data_ptr<std::int64_t>();
+  const auto weights = numbers_of(weight), biases = numbers_of(bias);
+  const auto n = static_cast<std::size_t>(groups.own.numel());
+  Values pivot(n), scale(n), shift(n);
+  const auto* const own = groups.own.const_data_ptr<std::int64_t>();
   const auto* const means = mean.const_data_ptr<double>();
-  for (std::int64_t c = 0; c < n; ++c) {
-    const auto g = own[c];
-    pivots[c] = of.pivot[g];
-    scales[c] = of.inverse[g] * weights(c, 1.0);
-    shifts[c] = (pivots[c] - means[g]) * scales[c] + biases(c, 0.0);
+  for (std::size_t c = 0; c < n; ++c) {
+    pivot[c] = of.pivot[own[c]];
+    scale[c] = of.inverse[own[c]] * by_turns(weights, c, 1.0);
+    shift[c] = (pivot[c] - means[own[c]]) * scale[c] + by_turns(biases, c, 0.0);
   }
-  const auto converted = values.to(compute_dtype(x));
   const auto dtype = options.dtype == x.scalar_type() ? options.dtype : compute_dtype(x);
-  auto y = normalize_channels(x, groups.channels, converted[0], converted[1], converted[2], dtype);
-  return {y, mean, squares};
+  return {normalize_channels(x, groups.channels, pivot, scale, shift, dtype), mean, squares};
 }
 
 bool requires_grad(const at::Tensor& x) { return x.defined() && x.requires_grad(); }
@@ -345,9 +348,22 @@ Normalized normalize_block(const at::Tensor& x, const at::Tensor& messages,
   return forward;
 }
 
-void follow(const at::Tensor& running, const at::Tensor& value, double momentum) {
-  const at::NoGradGuard guard;
-  running.copy_(running.mul(1 - momentum).add(value.view(-1), momentum));
+void follow(const at::Tensor& running, const at::Tensor& value, double divisor, double momentum) {
+  const BelowAutograd guard;
+  if (!running.device().is_cpu() || !running.is_contiguous() || c10::isReducedFloatingType(running.scalar_type())) {
+    running.copy_(running.mul(1 - momentum).add(value.view(-1).div(divisor), momentum));
+  } else {
+    const auto values = value.contiguous();
+    const auto* const data = values.const_data_ptr<double>();
+    AT_DISPATCH_FLOATING_TYPES(running.scalar_type(), "follow", [&] {
+      auto* const to = running.data_ptr<scalar_t>();
+      const auto rest = static_cast<scalar_t>(1 - momentum);
+      for (std::int64_t i = 0; i < running.numel(); ++i) {
+        to[i] = static_cast<scalar_t>(rest * to[i] + momentum * (data[i] / divisor));
+      }
+    });
+  }
+  if (!running.is_inference()) torch::autograd::impl::bump_version(running);
 }
 
 }  // namespace distdl::kernels

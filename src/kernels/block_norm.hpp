@@ -41,7 +41,7 @@ Normalized normalize_block(const at::Tensor& x, const at::Tensor& messages,
                            const std::shared_ptr<const MomentGroups>& groups, const std::optional<at::Tensor>& weight,
                            const std::optional<at::Tensor>& bias, const NormOptions& options);
 
-/// Lets running statistics follow a value: running = (1 - momentum) * running + momentum * value.
-void follow(const at::Tensor& running, const at::Tensor& value, double momentum);
+/// Running statistics: running = (1 - momentum) * running + momentum * value / divisor.
+void follow(const at::Tensor& running, const at::Tensor& value, double divisor, double momentum);
 
 }  // namespace distdl::kernels

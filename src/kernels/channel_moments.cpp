@@ -262,19 +262,19 @@ void channel_moments(const at::Tensor& x, const Channels& channels, double* mean
   });
 }
 
-at::Tensor normalize_channels(const at::Tensor& x, const Channels& channels, const at::Tensor& pivot,
-                              const at::Tensor& scale, const at::Tensor& shift, at::ScalarType dtype) {
+at::Tensor normalize_channels(const at::Tensor& x, const Channels& channels, const Values& pivot, const Values& scale,
+                              const Values& shift, at::ScalarType dtype) {
   auto result = at::empty(x.sizes(), x.options().dtype(dtype), format_of(x));
   if (x.numel() == 0) return result;
   const auto extents = extents_of(x, channels);
   in_compute_type(x, [&](auto number) {
     using Number = decltype(number);
-    const auto *const pivots = pivot.const_data_ptr<Number>(), *const scales = scale.const_data_ptr<Number>(),
-                      *const shifts = shift.const_data_ptr<Number>();
+    const std::vector<Number> pivots(pivot.begin(), pivot.end()), scales(scale.begin(), scale.end()),
+        shifts(shift.begin(), shift.end());
     extents.for_all_pieces([&] {
       return [&, read = Reader<Number>(x), write = Writer<Number>(result)](std::int64_t start, std::int64_t n,
                                                                           std::int64_t channel) mutable {
-        const Line<Number> of{pivots + channel, scales + channel, shifts + channel};
+        const Line<Number> of{&pivots[channel], &scales[channel], &shifts[channel]};
         auto* const to = write.room(start);
         extents.in_columns() ? normalize_columns(to, read(start, n), n, of) : normalize_row(to, read(start, n), n, of);
         write.finish(start, n);
@@ -284,12 +284,11 @@ at::Tensor normalize_channels(const at::Tensor& x, const Channels& channels, con
   return result;
 }
 
-void channel_products(const at::Tensor& gradient, const at::Tensor& x, const Channels& channels, const double* pivot,
-                      double* sums, double* products) {
+std::pair<Values, Values> channel_products(const at::Tensor& gradient, const at::Tensor& x, const Channels& channels,
+                                           const Values& pivot) {
   const auto extents = extents_of(x, channels);
-  std::fill_n(sums, extents.channels, 0.0);
-  std::fill_n(products, extents.channels, 0.0);
-  if (x.numel() == 0) return;
+  Values sums(pivot.size()), products(pivot.size());
+  if (x.numel() == 0) return {sums, products};
   in_compute_type(x, [&](auto number) {
     using Number = decltype(number);
     if (extents.in_columns()) {
@@ -297,8 +296,8 @@ void channel_products(const at::Tensor& gradient, const at::Tensor& x, const Cha
         Reader<Number> read(x), read_gradient(gradient);
         for (std::int64_t row = 0; row < extents.outer; ++row) {
           const auto place = row * extents.channels + start;
-          add_products(read_gradient(place, width), read(place, width), width, pivot + start, sums + start,
-                       products + start);
+          add_products(read_gradient(place, width), read(place, width), width, &pivot[start], &sums[start],
+                       &products[start]);
         }
       });
       return;
@@ -314,26 +313,26 @@ void channel_products(const at::Tensor& gradient, const at::Tensor& x, const Cha
       }
     });
   });
+  return {sums, products};
 }
 
-at::Tensor combine_channels(const at::Tensor& gradient, const at::Tensor& scale, const at::Tensor& x,
-                            const Channels& channels, const at::Tensor& pivot, const at::Tensor& slope,
-                            const at::Tensor& constant) {
+at::Tensor combine_channels(const at::Tensor& gradient, const Values& scale, const at::Tensor& x,
+                            const Channels& channels, const Values& pivot, const Values& slope,
+                            const Values& constant) {
   auto result = at::empty(x.sizes(), x.options(), format_of(x));
   if (x.numel() == 0) return result;
   const auto extents = extents_of(x, channels);
   in_compute_type(x, [&](auto number) {
     using Number = decltype(number);
-    const auto data = [](const at::Tensor& values) { return values.const_data_ptr<Number>(); };
-    const Combination<Number> all{data(scale), data(pivot), data(slope), data(constant)};
+    const std::vector<Number> scales(scale.begin(), scale.end()), pivots(pivot.begin(), pivot.end()),
+        slopes(slope.begin(), slope.end()), constants(constant.begin(), constant.end());
     extents.for_all_pieces([&] {
       return [&, read = Reader<Number>(x), read_gradient = Reader<Number>(gradient), write = Writer<Number>(result)](
                  std::int64_t start, std::int64_t n, std::int64_t channel) mutable {
-        const Combination<Number> of{all.scale + channel, all.pivot + channel, all.slope + channel,
-                                     all.constant + channel};
+        const Combination<Number> of{&scales[channel], &pivots[channel], &slopes[channel], &constants[channel]};
         auto* const to = write.room(start);
-        const auto *const slopes = read_gradient(start, n), *const elements = read(start, n);
-        extents.in_columns() ? combine_columns(to, slopes, elements, n, of) : combine_row(to, slopes, elements, n, of);
+        const auto *const own = read_gradient(start, n), *const elements = read(start, n);
+        extents.in_columns() ? combine_columns(to, own, elements, n, of) : combine_row(to, own, elements, n, of);
         write.finish(start, n);
       };
     });

@@ -4,8 +4,11 @@
 #include <ATen/ATen.h>
 
 #include <utility>
+#include <vector>
 
 namespace distdl::kernels {
+
+using Values = std::vector<double>;
 
 /// A tensor as (outer, channels, inner): some adjacent dimensions are the channels.
 struct Channels {
@@ -28,19 +31,18 @@ at::ScalarType compute_dtype(const at::Tensor& x);
 void channel_moments(const at::Tensor& x, const Channels& channels, double* means, double* squares);
 
 /// (x - pivot) * scale + shift, in a dtype that is the dtype of x or compute_dtype(x). The other three have a value for
-/// each channel, in compute_dtype(x).
-at::Tensor normalize_channels(const at::Tensor& x, const Channels& channels, const at::Tensor& pivot,
-                              const at::Tensor& scale, const at::Tensor& shift, at::ScalarType dtype);
+/// each channel, and are rounded to compute_dtype(x).
+at::Tensor normalize_channels(const at::Tensor& x, const Channels& channels, const Values& pivot, const Values& scale,
+                              const Values& shift, at::ScalarType dtype);
 
 /// The sums of gradient and of gradient * (x - pivot) by channel. The gradient is in the same order of memory as x.
-void channel_products(const at::Tensor& gradient, const at::Tensor& x, const Channels& channels, const double* pivot,
-                      double* sums, double* products);
+std::pair<Values, Values> channel_products(const at::Tensor& gradient, const at::Tensor& x, const Channels& channels,
+                                           const Values& pivot);
 
 /// gradient * scale + (x - pivot) * slope + constant, in the dtype of x. All but gradient and x have a value for each
-/// channel, in compute_dtype(x).
-at::Tensor combine_channels(const at::Tensor& gradient, const at::Tensor& scale, const at::Tensor& x,
-                            const Channels& channels, const at::Tensor& pivot, const at::Tensor& slope,
-                            const at::Tensor& constant);
+/// channel, and are rounded to compute_dtype(x).
+at::Tensor combine_channels(const at::Tensor& gradient, const Values& scale, const at::Tensor& x,
+                            const Channels& channels, const Values& pivot, const Values& slope, const Values& constant);
 
 /// A tensor like x in the same order of memory, for the functions above.
 at::Tensor in_order_of(const at::Tensor& tensor, const at::Tensor& x);

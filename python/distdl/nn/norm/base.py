@@ -187,10 +187,13 @@ class ChannelNorm(NormLayer):
         training = "training" if function is F.batch_norm else "use_input_stats"
         return self.with_samples(with_options, x, _CHANNEL_TENSORS, **{training: self.uses_statistics_of_input})
 
-    def track(self, mean: torch.Tensor, variance: torch.Tensor, momentum: float) -> None:
-        for running, new in zip(self.running, (mean, variance), strict=True):
-            assert running is not None
-            _core.follow(running, new, momentum)
+    def track(self, mean: torch.Tensor, squares: torch.Tensor, freedom: float, momentum: float) -> None:
+        """Let the running statistics follow these and squares / freedom."""
+        running_mean, running_var = self.running
+        assert running_mean is not None
+        assert running_var is not None
+        _core.follow(running_mean, mean, 1.0, momentum)
+        _core.follow(running_var, squares, freedom, momentum)
 
     def reset_running_stats(self) -> None:
         """Reset the running statistics, as in torch.nn. Not collective."""

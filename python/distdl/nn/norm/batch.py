@@ -89,7 +89,7 @@ class DistributedBatchNorm(ChannelNorm):
         if self._shared is not None:
             y, mean, squares = self.normalized(input, self._shared, math.inf)
             if self.running[0] is not None:
-                self.track(mean, squares / (self._count - 1), momentum)
+                self.track(mean, squares, self._count - 1, momentum)
             return y
         if input.numel() == 0:
             return self.on_empty(input)
