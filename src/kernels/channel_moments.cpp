@@ -24,8 +24,12 @@ constexpr double kMaxLoss = 0.9999;      // part of a sum of squares that may co
 struct Moments {
   double count = 0, mean = 0, squares = 0;
 
+  /// The other has elements.
   void merge(const Moments& other) {
-    if (other.count == 0) return;
+    if (count == 0) {
+      *this = other;
+      return;
+    }
     const double all = count + other.count, apart = other.mean - mean;
     mean += apart * (other.count / all);
     squares += other.squares + apart * apart * (count * other.count / all);
