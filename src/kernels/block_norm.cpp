@@ -135,7 +135,7 @@ class MomentsBackward final : public torch::autograd::Node {
     const auto n = static_cast<std::size_t>(means_.numel());
     Values pivots(n), slopes(n), constants(n);
     const auto count = std::max(1.0, n == 0 ? 0.0 : static_cast<double>(x.numel()) / static_cast<double>(n));
-    const auto arrived = message.defined() ? message.contiguous() : at::Tensor();
+    const auto arrived = message.defined() ? in_memory(message).contiguous() : at::Tensor();
     const auto *const means = means_.const_data_ptr<double>(),
                      *const of_means = message.defined() ? arrived.const_data_ptr<double>() : nullptr;
     for (std::size_t c = 0; c < n; ++c) {
@@ -177,7 +177,7 @@ struct GroupValues {
 /// Weights or biases, which channels have by turns; none if the tensor is not defined.
 Values numbers_of(const at::Tensor& tensor) {
   if (!tensor.defined()) return {};
-  const auto values = tensor.contiguous();
+  const auto values = in_memory(tensor).contiguous();
   Values result;
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, values.scalar_type(), "normalize_block", [&] {
     const auto* const data = values.const_data_ptr<scalar_t>();

@@ -231,6 +231,7 @@ at::Tensor Channels::view(const at::Tensor& x) const {
 
 bool has_channel_kernels(const at::Tensor& x, const Channels& channels) {
   constexpr std::array dtypes{at::kFloat, at::kDouble, at::kHalf, at::kBFloat16};
+  if (x._is_zerotensor() || x.is_neg()) return false;
   if (!x.device().is_cpu() || std::find(dtypes.begin(), dtypes.end(), x.scalar_type()) == dtypes.end()) return false;
   const auto format = x.suggest_memory_format();
   return x.is_contiguous() || (channels.first == 1 && channels.last == 2 && format != at::MemoryFormat::Contiguous &&
@@ -344,6 +345,12 @@ at::Tensor combine_channels(const at::Tensor& gradient, const Values& scale, con
   return result;
 }
 
-at::Tensor in_order_of(const at::Tensor& tensor, const at::Tensor& x) { return tensor.contiguous(format_of(x)); }
+at::Tensor in_memory(const at::Tensor& tensor) {
+  return tensor._is_zerotensor() ? at::zeros(tensor.sizes(), tensor.options()) : tensor.resolve_neg();
+}
+
+at::Tensor in_order_of(const at::Tensor& tensor, const at::Tensor& x) {
+  return in_memory(tensor).contiguous(format_of(x));
+}
 
 }  // namespace distdl::kernels

@@ -44,7 +44,11 @@ std::pair<Values, Values> channel_products(const at::Tensor& gradient, const at:
 at::Tensor combine_channels(const at::Tensor& gradient, const Values& scale, const at::Tensor& x,
                             const Channels& channels, const Values& pivot, const Values& slope, const Values& constant);
 
-/// A tensor like x in the same order of memory, for the functions above.
+/// A tensor with its numbers in memory, without a pending negation. Derivatives may be torch's tensors of zeros, which
+/// have no memory.
+at::Tensor in_memory(const at::Tensor& tensor);
+
+/// The same, in the order of memory of x, for the functions above.
 at::Tensor in_order_of(const at::Tensor& tensor, const at::Tensor& x);
 
 }  // namespace distdl::kernels

@@ -410,6 +410,20 @@ def test_normalized_block(dtype, shape, order):
         torch.testing.assert_close(actual.double(), number, rtol=4 * eps, atol=8 * eps * scale)
 
 
+@pytest.mark.ranks(1)
+def test_numbers_that_are_not_in_memory():
+    """A pending negation of the input, and derivatives that are torch's zeros without memory."""
+    x = torch.complex(torch.randn(4, 3), torch.randn(4, 3)).conj().imag
+    assert x.is_neg()
+    groups = groups_of_one_worker(x)
+    assert same_bits(_core.block_moments(x, groups)[1], _core.block_moments(x.clone(), groups)[1])
+    leaf = torch.randn(4, 3, requires_grad=True)
+    same, messages = _core.block_moments(leaf * 1, groups)
+    y, *_ = _core.normalize_block(same, messages, groups, None, None, 1e-3, math.inf, x.dtype)
+    zeros = torch._efficientzerotensor(y.shape)
+    assert not torch.autograd.grad(y, leaf, zeros)[0].any()
+
+
 @pytest.mark.ranks(2, 3)
 def test_large_blocks(P_world):
     """More elements of a channel than are summed at a time."""
