@@ -611,25 +611,63 @@ def fill_uniform(
 ) -> None:
     """Fill a contiguous block in host memory with lower + word * step; as fill_choice otherwise."""
 
-def channel_moments(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and sum of squared deviations of each channel, in double precision; 0 for channels without elements.
+class MomentGroups:
+    """How moments that workers send each other form groups.
+
+    A message of a worker has the means of its channels, then their sums of squared deviations, in double precision.
 
     Args:
-        x: (N, C, *others), contiguous, in host memory, of single or double precision.
+        channels: the first dimension of the channels of a block, and the first dimension after them.
+        sizes: the number of channels of each worker.
+        group: the group of each channel of each worker, of int64.
+        count: the number of elements of each channel of each worker, in double precision.
+        own: the group of each channel of this worker, of int64.
+        groups: the number of groups.
+        total: the number of elements of a group.
     """
 
-def combine_channels(
-    to: torch.Tensor,
-    gradient: torch.Tensor,
-    scale: torch.Tensor,
+    def __init__(
+        self,
+        channels: tuple[int, int],
+        sizes: Sequence[int],
+        group: torch.Tensor,
+        count: torch.Tensor,
+        own: torch.Tensor,
+        groups: int,
+        total: float,
+    ) -> None: ...
+    def __deepcopy__(self, memo: dict[int, object]) -> MomentGroups: ...
+
+def block_moments(x: torch.Tensor, groups: MomentGroups) -> tuple[torch.Tensor, torch.Tensor]:
+    """The moments of the channels of a block.
+
+    Returns:
+        A tensor for :func:`normalize_block` in place of x, which must have no other use; and the message of this
+        worker. The moments of empty channels are 0.
+    """
+
+def normalize_block(
     x: torch.Tensor,
-    pivot: torch.Tensor,
-    slope: torch.Tensor,
-    constant: torch.Tensor,
-) -> None:
-    """to = gradient * scale + (x - pivot) * slope + constant, in one pass.
+    messages: torch.Tensor,
+    groups: MomentGroups,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+    beyond: float,
+    dtype: torch.dtype,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(x - mean) / sqrt(variance + eps) * weight + bias, with the moments of the groups.
 
     Args:
-        to, gradient, x: as in :func:`channel_moments`; ``to`` may be ``gradient``.
-        scale, pivot, slope, constant: a value for each channel.
+        x: from :func:`block_moments`.
+        messages: the messages of all workers, one after the other.
+        weight, bias: of the channels, by turns if there are fewer.
+        beyond: in place of a variance beyond the range of the dtype in which x is computed: half in single precision.
+        dtype: of the result.
+
+    Returns:
+        The result; for each group the mean, and the sum of squared deviations from it, without derivatives.
     """
+
+def follow(running: torch.Tensor, value: torch.Tensor, divisor: float, momentum: float) -> None:
+    """running = (1 - momentum) * running + momentum * value / divisor, with a value in double precision."""

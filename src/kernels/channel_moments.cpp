@@ -1,27 +1,35 @@
 #include "kernels/channel_moments.hpp"
 
-#include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
 #include <numeric>
-#include <stdexcept>
+#include <type_traits>
+#include <vector>
 
-#include "base/processors.hpp"
+#include "kernels/channel_loops.hpp"
 
 namespace distdl::kernels {
 
 namespace {
 
-constexpr std::int64_t kPiece = 4096;  // elements, which stay in the innermost cache for their second sum
-constexpr double kMaxLoss = 0.9999;    // part of a sum of squares that may come from a wrong guess of the mean
-constexpr std::int64_t kLanes = 16;    // sums side by side, because the order of additions is the program's
+constexpr std::int64_t kPiece = 4096;    // elements, which stay in the innermost cache for their second sum
+constexpr std::int64_t kColumns = 256;   // adjacent channels that are summed together
+constexpr std::int64_t kGrain = 1 << 14;  // elements of a thread, at least
+constexpr double kMaxLoss = 0.9999;      // part of a sum of squares that may come from a wrong guess of the mean
 
 struct Moments {
   double count = 0, mean = 0, squares = 0;
 
+  /// The other has elements.
   void merge(const Moments& other) {
-    if (other.count == 0) return;
+    if (count == 0) {
+      *this = other;
+      return;
+    }
     const double all = count + other.count, apart = other.mean - mean;
     mean += apart * (other.count / all);
     squares += other.squares + apart * apart * (count * other.count / all);
@@ -29,133 +37,320 @@ struct Moments {
   }
 };
 
-struct Sums {
-  double of_deviations = 0, of_squares = 0;
+/// Whether squares about a guess of the mean lose digits, because the guess is off by many deviations. Then the piece,
+/// which is in the cache, is summed once more.
+bool loses_digits(double count, double off, double squares) { return count * off * off > kMaxLoss * squares; }
+
+/// The moments of elements from their sums about a guess of the mean.
+Moments moments_of(double count, double guess, double off, double squares) {
+  const double excess = count * off * off;
+  if (std::isinf(squares)) return {count, guess + off, squares};  // both may be infinite
+  return {count, guess + off, squares < excess ? 0.0 : squares - excess};
+}
+
+/// Elements as numbers of single or double precision: half precision is converted, a piece at a time.
+template <class Number>
+class Reader {
+ public:
+  explicit Reader(const at::Tensor& x) : data_(x.const_data_ptr()), dtype_(x.scalar_type()) {}
+
+  /// n <= kPiece elements, until the next call.
+  const Number* operator()(std::int64_t start, std::int64_t n) {
+    if constexpr (std::is_same_v<Number, float>) {
+      if (dtype_ == at::kHalf) {
+        widen(static_cast<const c10::Half*>(data_) + start, n, buffer_.data());
+        return buffer_.data();
+      }
+      if (dtype_ == at::kBFloat16) {
+        widen(static_cast<const c10::BFloat16*>(data_) + start, n, buffer_.data());
+        return buffer_.data();
+      }
+    }
+    return static_cast<const Number*>(data_) + start;
+  }
+
+ private:
+  const void* data_;
+  at::ScalarType dtype_;
+  std::array<Number, std::is_same_v<Number, float> ? kPiece : 1> buffer_;
 };
 
-template <class Element>
-[[gnu::always_inline]] inline Sums sums_about(const Element* x, std::int64_t n, double pivot) {
-  double deviations[kLanes] = {}, squares[kLanes] = {};
-  std::int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    for (std::int64_t lane = 0; lane < kLanes; ++lane) {
-      const double apart = static_cast<double>(x[i + lane]) - pivot;
-      deviations[lane] += apart;
-      squares[lane] += apart * apart;
+template <class Number>
+class Writer {
+ public:
+  explicit Writer(const at::Tensor& x) : data_(x.mutable_data_ptr()), dtype_(x.scalar_type()) {}
+
+  /// Room for n <= kPiece elements. finish() stores them.
+  Number* room(std::int64_t start) { return is_half() ? buffer_.data() : static_cast<Number*>(data_) + start; }
+  void finish(std::int64_t start, std::int64_t n) {
+    if constexpr (std::is_same_v<Number, float>) {
+      if (dtype_ == at::kHalf) narrow(buffer_.data(), n, static_cast<c10::Half*>(data_) + start);
+      if (dtype_ == at::kBFloat16) narrow(buffer_.data(), n, static_cast<c10::BFloat16*>(data_) + start);
     }
   }
-  for (; i < n; ++i) {
-    const double apart = static_cast<double>(x[i]) - pivot;
-    deviations[0] += apart;
-    squares[0] += apart * apart;
-  }
-  return {std::accumulate(deviations, deviations + kLanes, 0.0), std::accumulate(squares, squares + kLanes, 0.0)};
-}
 
-/// The values of one channel.
-template <class Element>
-struct Coefficients {
-  Element scale, pivot, slope, constant;
+ private:
+  bool is_half() const { return dtype_ == at::kHalf || dtype_ == at::kBFloat16; }
+
+  void* data_;
+  at::ScalarType dtype_;
+  std::array<Number, std::is_same_v<Number, float> ? kPiece : 1> buffer_;
 };
 
-template <class Element>
-[[gnu::always_inline]] inline void combine(Element* to, const Element* gradient, const Element* x, std::int64_t n,
-                                           const Coefficients<Element>& of) {
-  for (std::int64_t i = 0; i < n; ++i) {
-    to[i] = gradient[i] * of.scale + ((x[i] - of.pivot) * of.slope + of.constant);
+/// The elements of a tensor in the order of its memory, as (outer, channels, inner).
+struct Extents {
+  std::int64_t outer, channels, inner;
+
+  bool in_columns() const { return inner == 1; }
+  std::int64_t elements_of_channel() const { return outer * inner; }
+
+  /// The largest ranges of channels that threads take.
+  std::int64_t grain() const { return std::max<std::int64_t>(1, kGrain / std::max<std::int64_t>(1, outer * inner)); }
+
+  /// Calls action(start, size) for the pieces of a channel.
+  template <class Action>
+  void for_pieces_of(std::int64_t channel, const Action& action) const {
+    for (std::int64_t i = 0; i < outer; ++i) {
+      for (std::int64_t start = 0; start < inner; start += kPiece) {
+        action((i * channels + channel) * inner + start, std::min(kPiece, inner - start));
+      }
+    }
+  }
+
+  /// Calls action(first channel, channels) for ranges of at most kColumns channels, in parallel.
+  template <class Action>
+  void for_columns(const Action& action) const {
+    at::parallel_for(0, channels, std::max(grain(), kColumns), [&](std::int64_t first, std::int64_t last) {
+      for (; first < last; first += kColumns) action(first, std::min(kColumns, last - first));
+    });
+  }
+
+  /// Calls action(start, size, first channel) for all pieces of a single channel, or of a channel for each element.
+  template <class Make>
+  void for_all_pieces(const Make& make) const {
+    const auto rows = in_columns() ? outer : outer * channels, size = in_columns() ? channels : inner;
+    const auto per_thread = std::max<std::int64_t>(1, kGrain / std::max<std::int64_t>(1, size));
+    at::parallel_for(0, rows, per_thread, [&](std::int64_t first, std::int64_t last) {
+      auto action = make();
+      for (auto row = first; row < last; ++row) {
+        for (std::int64_t start = 0; start < size; start += kPiece) {
+          action(row * size + start, std::min(kPiece, size - start), in_columns() ? start : row % channels);
+        }
+      }
+    });
+  }
+};
+
+at::MemoryFormat format_of(const at::Tensor& x) {
+  return x.is_contiguous() ? at::MemoryFormat::Contiguous : x.suggest_memory_format();
+}
+
+Extents extents_of(const at::Tensor& x, const Channels& channels) {
+  const auto sizes = x.sizes();
+  const auto product = [&](std::int64_t first, std::int64_t last) {
+    return std::accumulate(sizes.begin() + first, sizes.begin() + last, std::int64_t{1}, std::multiplies<>());
+  };
+  const auto before = product(0, channels.first), count = channels.count(x), after = product(channels.last, x.dim());
+  return x.is_contiguous() ? Extents{before, count, after} : Extents{before * after, count, 1};
+}
+
+/// Calls action with a number of the type in which x is computed.
+template <class Action>
+void in_compute_type(const at::Tensor& x, const Action& action) {
+  if (x.scalar_type() == at::kDouble) return action(double{});
+  action(float{});
+}
+
+/// The moments of a range of channels, each of which has an element in each row of memory.
+template <class Number>
+void moments_of_columns(Reader<Number>& read, const Extents& extents, std::int64_t start, std::int64_t width,
+                        double* means, double* squares) {
+  std::array<Moments, kColumns> all;
+  std::array<double, kColumns> pivot, first, second;
+  const auto rows = std::max<std::int64_t>(1, 4 * kPiece / width);
+  for (std::int64_t row = 0; row < extents.outer; row += rows) {
+    const auto some = std::min(rows, extents.outer - row);
+    const auto count = static_cast<double>(some);
+    const auto sum = [&] {
+      std::fill_n(first.begin(), width, 0.0);
+      std::fill_n(second.begin(), width, 0.0);
+      for (std::int64_t i = 0; i < some; ++i) {
+        add_deviations(read((row + i) * extents.channels + start, width), width, pivot.data(), first.data(),
+                       second.data());
+      }
+    };
+    const auto* const guess = read(row * extents.channels + start, width);
+    for (std::int64_t c = 0; c < width; ++c) pivot[c] = row == 0 ? static_cast<double>(guess[c]) : all[c].mean;
+    sum();
+    bool again = false;
+    for (std::int64_t c = 0; c < width; ++c) {
+      if (!loses_digits(count, first[c] / count, second[c])) continue;
+      pivot[c] += first[c] / count;
+      again = true;
+    }
+    if (again) sum();
+    for (std::int64_t c = 0; c < width; ++c) all[c].merge(moments_of(count, pivot[c], first[c] / count, second[c]));
+  }
+  for (std::int64_t c = 0; c < width; ++c) {
+    means[start + c] = all[c].mean;
+    squares[start + c] = all[c].squares;
   }
 }
 
-// target_clones does not work on templates.
-DISTDL_FOR_PROCESSORS
-Sums sums_of(const float* x, std::int64_t n, double pivot) { return sums_about(x, n, pivot); }
-DISTDL_FOR_PROCESSORS
-Sums sums_of(const double* x, std::int64_t n, double pivot) { return sums_about(x, n, pivot); }
-DISTDL_FOR_PROCESSORS
-void combine_to(float* to, const float* gradient, const float* x, std::int64_t n, const Coefficients<float>& of) {
-  combine(to, gradient, x, n, of);
-}
-DISTDL_FOR_PROCESSORS
-void combine_to(double* to, const double* gradient, const double* x, std::int64_t n, const Coefficients<double>& of) {
-  combine(to, gradient, x, n, of);
-}
-
-/// The moments of elements in a row.
-template <class Element>
-Moments moments_of(const Element* x, std::int64_t n) {
+template <class Number>
+Moments moments_of_channel(Reader<Number>& read, const Extents& extents, std::int64_t channel) {
   Moments all;
-  for (std::int64_t start = 0; start < n; start += kPiece) {
-    const auto size = std::min(kPiece, n - start);
-    // Squares about a guess of the mean lose digits where the guess is off by many deviations. Then the piece, which
-    // is in the cache, is summed once more.
-    double pivot = start == 0 ? static_cast<double>(x[0]) : all.mean;
+  extents.for_pieces_of(channel, [&](std::int64_t start, std::int64_t size) {
+    const auto* const x = read(start, size);
     const auto count = static_cast<double>(size);
-    auto sums = sums_of(x + start, size, pivot);
-    auto rest = sums.of_deviations / count;
-    if (count * rest * rest > kMaxLoss * sums.of_squares) {
-      pivot += rest;
-      sums = sums_of(x + start, size, pivot);
-      rest = sums.of_deviations / count;
+    double pivot = all.count == 0 ? static_cast<double>(x[0]) : all.mean;
+    auto sums = sum_deviations(x, size, pivot);
+    if (loses_digits(count, sums.first / count, sums.second)) {
+      pivot += sums.first / count;
+      sums = sum_deviations(x, size, pivot);
     }
-    all.merge({count, pivot + rest, std::max(0.0, sums.of_squares - count * rest * rest)});
-  }
+    all.merge(moments_of(count, pivot, sums.first / count, sums.second));
+  });
   return all;
 }
 
-void check(bool fits) {
-  if (!fits) throw std::invalid_argument("moments of channels are of contiguous tensors (N, C, ...) in host memory");
-}
-
-bool is_block(const at::Tensor& x) { return x.dim() >= 2 && x.is_contiguous() && x.device().is_cpu(); }
-
 }  // namespace
 
-std::pair<at::Tensor, at::Tensor> channel_moments(const at::Tensor& x) {
-  check(is_block(x));
-  const auto batch = x.size(0), channels = x.size(1);
-  auto means = at::zeros({channels}, x.options().dtype(at::kDouble)), squares = at::zeros_like(means);
-  if (x.numel() == 0) return {means, squares};
-  const auto n = x.numel() / (batch * channels);
-  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "channel_moments", [&] {
-    const auto* const elements = x.const_data_ptr<scalar_t>();
-    auto *const to_means = means.data_ptr<double>(), *const to_squares = squares.data_ptr<double>();
-    at::parallel_for(0, channels, 1, [&](std::int64_t first, std::int64_t last) {
-      for (auto channel = first; channel < last; ++channel) {
-        Moments all;
-        for (std::int64_t i = 0; i < batch; ++i) all.merge(moments_of(elements + (i * channels + channel) * n, n));
-        to_means[channel] = all.mean;
-        to_squares[channel] = all.squares;
-      }
-    });
-  });
-  return {means, squares};
+std::int64_t Channels::count(const at::Tensor& x) const {
+  std::int64_t result = 1;
+  for (auto d = first; d < last; ++d) result *= x.size(d);
+  return result;
 }
 
-void combine_channels(const at::Tensor& to, const at::Tensor& gradient, const at::Tensor& scale, const at::Tensor& x,
-                      const at::Tensor& pivot, const at::Tensor& slope, const at::Tensor& constant) {
-  for (const auto* const block : {&to, &gradient, &x}) {
-    check(is_block(*block) && block->sizes() == x.sizes() && block->scalar_type() == x.scalar_type());
-  }
-  for (const auto* const values : {&scale, &pivot, &slope, &constant}) {
-    check(values->is_contiguous() && values->dim() == 1 && values->size(0) == x.size(1) &&
-          values->scalar_type() == x.scalar_type());
-  }
+at::Tensor Channels::view(const at::Tensor& x) const {
+  std::int64_t before = 1, after = 1;
+  for (std::int64_t d = 0; d < first; ++d) before *= x.size(d);
+  for (auto d = last; d < x.dim(); ++d) after *= x.size(d);
+  return x.reshape({before, count(x), after});
+}
+
+bool has_channel_kernels(const at::Tensor& x, const Channels& channels) {
+  constexpr std::array dtypes{at::kFloat, at::kDouble, at::kHalf, at::kBFloat16};
+  if (x._is_zerotensor() || x.is_neg()) return false;
+  if (!x.device().is_cpu() || std::find(dtypes.begin(), dtypes.end(), x.scalar_type()) == dtypes.end()) return false;
+  const auto format = x.suggest_memory_format();
+  return x.is_contiguous() || (channels.first == 1 && channels.last == 2 && format != at::MemoryFormat::Contiguous &&
+                               x.is_contiguous(format));
+}
+
+at::ScalarType compute_dtype(const at::Tensor& x) {
+  return c10::isReducedFloatingType(x.scalar_type()) ? at::kFloat : x.scalar_type();
+}
+
+void channel_moments(const at::Tensor& x, const Channels& channels, double* means, double* squares) {
+  const auto extents = extents_of(x, channels);
+  std::fill_n(means, extents.channels, 0.0);
+  std::fill_n(squares, extents.channels, 0.0);
   if (x.numel() == 0) return;
-  const auto channels = x.size(1), n = x.numel() / (x.size(0) * channels);
-  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "combine_channels", [&] {
-    auto* const results = to.data_ptr<scalar_t>();
-    const auto *const gradients = gradient.const_data_ptr<scalar_t>(), *const elements = x.const_data_ptr<scalar_t>();
-    const auto *const scales = scale.const_data_ptr<scalar_t>(), *const pivots = pivot.const_data_ptr<scalar_t>(),
-                      *const slopes = slope.const_data_ptr<scalar_t>(),
-                      *const constants = constant.const_data_ptr<scalar_t>();
-    at::parallel_for(0, x.size(0) * channels, 1, [&](std::int64_t first, std::int64_t last) {
-      for (auto row = first; row < last; ++row) {
-        const auto c = row % channels;
-        combine_to(results + row * n, gradients + row * n, elements + row * n, n,
-                   {scales[c], pivots[c], slopes[c], constants[c]});
+  in_compute_type(x, [&](auto number) {
+    using Number = decltype(number);
+    if (extents.in_columns()) {
+      extents.for_columns([&](std::int64_t start, std::int64_t width) {
+        Reader<Number> read(x);
+        moments_of_columns(read, extents, start, width, means, squares);
+      });
+      return;
+    }
+    at::parallel_for(0, extents.channels, extents.grain(), [&](std::int64_t first, std::int64_t last) {
+      Reader<Number> read(x);
+      for (auto channel = first; channel < last; ++channel) {
+        const auto all = moments_of_channel(read, extents, channel);
+        means[channel] = all.mean;
+        squares[channel] = all.squares;
       }
     });
   });
+}
+
+at::Tensor normalize_channels(const at::Tensor& x, const Channels& channels, const Values& pivot, const Values& scale,
+                              const Values& shift, at::ScalarType dtype) {
+  auto result = at::empty(x.sizes(), x.options().dtype(dtype), format_of(x));
+  if (x.numel() == 0) return result;
+  const auto extents = extents_of(x, channels);
+  in_compute_type(x, [&](auto number) {
+    using Number = decltype(number);
+    const std::vector<Number> pivots(pivot.begin(), pivot.end()), scales(scale.begin(), scale.end()),
+        shifts(shift.begin(), shift.end());
+    extents.for_all_pieces([&] {
+      return [&, read = Reader<Number>(x), write = Writer<Number>(result)](std::int64_t start, std::int64_t n,
+                                                                          std::int64_t channel) mutable {
+        const Line<Number> of{&pivots[channel], &scales[channel], &shifts[channel]};
+        auto* const to = write.room(start);
+        extents.in_columns() ? normalize_columns(to, read(start, n), n, of) : normalize_row(to, read(start, n), n, of);
+        write.finish(start, n);
+      };
+    });
+  });
+  return result;
+}
+
+std::pair<Values, Values> channel_products(const at::Tensor& gradient, const at::Tensor& x, const Channels& channels,
+                                           const Values& pivot) {
+  const auto extents = extents_of(x, channels);
+  Values sums(pivot.size()), products(pivot.size());
+  if (x.numel() == 0) return {sums, products};
+  in_compute_type(x, [&](auto number) {
+    using Number = decltype(number);
+    if (extents.in_columns()) {
+      extents.for_columns([&](std::int64_t start, std::int64_t width) {
+        Reader<Number> read(x), read_gradient(gradient);
+        for (std::int64_t row = 0; row < extents.outer; ++row) {
+          const auto place = row * extents.channels + start;
+          add_products(read_gradient(place, width), read(place, width), width, &pivot[start], &sums[start],
+                       &products[start]);
+        }
+      });
+      return;
+    }
+    at::parallel_for(0, extents.channels, extents.grain(), [&](std::int64_t first, std::int64_t last) {
+      Reader<Number> read(x), read_gradient(gradient);
+      for (auto channel = first; channel < last; ++channel) {
+        extents.for_pieces_of(channel, [&](std::int64_t start, std::int64_t size) {
+          const auto both = sum_products(read_gradient(start, size), read(start, size), size, pivot[channel]);
+          sums[channel] += both.first;
+          products[channel] += both.second;
+        });
+      }
+    });
+  });
+  return {sums, products};
+}
+
+at::Tensor combine_channels(const at::Tensor& gradient, const Values& scale, const at::Tensor& x,
+                            const Channels& channels, const Values& pivot, const Values& slope,
+                            const Values& constant) {
+  auto result = at::empty(x.sizes(), x.options(), format_of(x));
+  if (x.numel() == 0) return result;
+  const auto extents = extents_of(x, channels);
+  in_compute_type(x, [&](auto number) {
+    using Number = decltype(number);
+    const std::vector<Number> scales(scale.begin(), scale.end()), pivots(pivot.begin(), pivot.end()),
+        slopes(slope.begin(), slope.end()), constants(constant.begin(), constant.end());
+    extents.for_all_pieces([&] {
+      return [&, read = Reader<Number>(x), read_gradient = Reader<Number>(gradient), write = Writer<Number>(result)](
+                 std::int64_t start, std::int64_t n, std::int64_t channel) mutable {
+        const Combination<Number> of{&scales[channel], &pivots[channel], &slopes[channel], &constants[channel]};
+        auto* const to = write.room(start);
+        const auto *const own = read_gradient(start, n), *const elements = read(start, n);
+        extents.in_columns() ? combine_columns(to, own, elements, n, of) : combine_row(to, own, elements, n, of);
+        write.finish(start, n);
+      };
+    });
+  });
+  return result;
+}
+
+at::Tensor in_memory(const at::Tensor& tensor) {
+  return tensor._is_zerotensor() ? at::zeros(tensor.sizes(), tensor.options()) : tensor.resolve_neg();
+}
+
+at::Tensor in_order_of(const at::Tensor& tensor, const at::Tensor& x) {
+  return in_memory(tensor).contiguous(format_of(x));
 }
 
 }  // namespace distdl::kernels

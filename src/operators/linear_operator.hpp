@@ -1,7 +1,6 @@
 // The one abstraction of this package: a linear map between distributed tensors, with its adjoint.
 #pragma once
 
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
@@ -16,9 +15,8 @@
 #include "agreement/traffic.hpp"
 #include "base/errors.hpp"
 #include "comm/failure.hpp"
+#include "kernels/below_autograd.hpp"
 #include "operators/messages.hpp"
-
-namespace distdl::kernels {}  // namespace distdl::kernels
 
 namespace distdl::operators {
 
@@ -28,14 +26,6 @@ using namespace kernels;
 
 class LinearOperator;
 using OperatorPtr = c10::intrusive_ptr<LinearOperator>;
-
-/// While it lives, neither autograd nor modes see torch's functions, such as those within operators: selective
-/// checkpointing would leave out functions that write to a tensor.
-struct BelowAutograd {
-  at::AutoDispatchBelowADInplaceOrView below_autograd;
-  c10::impl::ExcludeDispatchKeyGuard below_modes{
-      c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot})};
-};
 
 /// A map A between the spaces of distributed tensors, for one global structure: everything is known but the values.
 ///

@@ -14,7 +14,6 @@ from support.sequential import as_tuple, block
 ROWS = 1 << 8  # of a large input; more would take too long where they are tokens
 # The sizes from which on blocks take other ways: lowered, so that large blocks of a test are above each.
 THRESHOLDS = {
-    "distdl.nn.kernels.block_moments.LARGE": 1,
     "distdl.nn.conv.halo.SMALLEST": 1,
     "distdl.nn.kernels.convolution.ONEDNN_PAYS": 1,
     "distdl.nn.kernels.convolution.TORCH_TAKES_ONEDNN": 1 << 40,

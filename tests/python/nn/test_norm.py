@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 import distdl
 import distdl.nn as dnn
 from distdl import _core
-from distdl.nn.kernels import block_moments
 from support.blocks import assemble, block_of, blocks_of, grid, grid_shapes
 from support.families.norms import described, of_batch
 from support.ranks import draws, job, on_all_ranks, raises_everywhere, together
@@ -32,12 +31,6 @@ def filled(module):
             if tensor.is_floating_point():
                 tensor.copy_(numbers(tensor.shape, 50 + i).abs() + 0.5)
     return module
-
-
-@pytest.fixture
-def large_blocks(monkeypatch):
-    """Blocks of any size go through the kernels for large blocks."""
-    monkeypatch.setattr(block_moments, "LARGE", 1)
 
 
 @st.composite
@@ -76,9 +69,9 @@ def norms(draw):
 
 
 @draws(300)
-@given(norms(), st.booleans())
+@given(norms())
 @on_all_ranks
-def test_any_norm(P_world, drawn, as_large):
+def test_any_norm(P_world, drawn):
     """All options, dimensions, partitions and blocks, up to the second derivatives: or both refuse the input."""
     kind, arguments, options, training, shape, workers, sizes = drawn
     P_x, x = grid(P_world, workers), numbers(shape)
@@ -97,20 +90,12 @@ def test_any_norm(P_world, drawn, as_large):
                 layer(block_of(x, P_x))
         return
     sizes = [None if axis in example.balanced else along for axis, along in enumerate(sizes)]
-    before = block_moments.LARGE
-    if as_large:
-        block_moments.LARGE = 1
-    try:
-        assert_equals_sequential(dataclasses.replace(example, twin=twin, inputs=lambda: (x.clone(),)), P_x, sizes)
-    finally:
-        block_moments.LARGE = before
+    assert_equals_sequential(dataclasses.replace(example, twin=twin, inputs=lambda: (x.clone(),)), P_x, sizes)
 
 
 @pytest.mark.parametrize("kind", ["BatchNorm2d", "InstanceNorm2d"])
-@pytest.mark.parametrize("large", [1 << 15, 1], ids=["small", "large"])
-def test_small_variance_beside_a_large_mean(P_world, monkeypatch, kind, large):
+def test_small_variance_beside_a_large_mean(P_world, kind):
     """Single precision, a mean of 1e5 and a standard deviation of 1: with few elements, of which workers differ."""
-    monkeypatch.setattr(block_moments, "LARGE", large)
     for shape in grid_shapes(4, job.size):
         for spread in (0.0, 1.0):  # of the workers' means
             x = (numbers((2, 4, 4, 4)) + spread * numbers((2, 1, 4, 1), 3) + 1e5).float()
@@ -246,7 +231,6 @@ def test_unused_num_features(P_world):
         dnn.DistributedInstanceNorm1d(P_x, 7)(block_of(numbers((2, 3, 8)), P_x))
 
 
-@pytest.mark.usefixtures("large_blocks")
 def test_memory_formats(P_world):
     """Channels in the last place stay there; gradients may come in any strides."""
     for shape in grid_shapes(4, job.size):
@@ -359,37 +343,89 @@ def test_features_beside_a_large_mean(P_world, mean):
         torch.testing.assert_close(y.double(), block_of(expected, P_x).detach(), rtol=1e-6, atol=1e-6)
 
 
+def groups_of_one_worker(x, channels=(1, 2)):
+    """Each channel of a block is a group of its own."""
+    n = math.prod(x.shape[slice(*channels)])
+    count, own = x.numel() // max(1, n), torch.arange(n)
+    return _core.MomentGroups(channels, [n], own, torch.full([n], float(count), dtype=torch.double), own, n, count)
+
+
+SHAPES = [(1, 3, 10_000), (2, 2, 4099), (3, 1, 17), (2, 3, 1), (0, 2, 5), (2, 0, 5), (9000, 3), (70, 300), (2, 3, 40, 60)]
+
+
 @pytest.mark.ranks(1)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("shape", [(1, 3, 10_000), (2, 2, 4099), (3, 1, 17), (2, 3, 1), (0, 2, 5), (2, 0, 5)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_moments_of_channels(dtype, shape):
-    """Of more elements than are summed at a time, beside a mean of 1e5, a first element that is far off, constants."""
+    """Of more elements than are summed at a time, beside a large mean, a first element that is far off, constants."""
     torch.manual_seed(0)
-    x = (torch.randn(shape, dtype=torch.float64) + 1e5).to(dtype)
-    others = [x, torch.full_like(x, 1e5)]
+    mean = 1e5 if dtype.itemsize > 2 else 100.0
+    x = (torch.randn(shape, dtype=torch.float64) + mean).to(dtype)
+    others = [x, torch.full_like(x, mean)]
     if x.numel():
         others.append(x.clone())
-        others[-1][0, 0].view(-1)[0] = -1e7
+        others[-1][0, 0].view(-1)[0] = -100 * mean if dtype.itemsize > 2 else -mean
+    if len(shape) == 4:
+        others += [x.to(memory_format=torch.channels_last), x.mT.contiguous().mT]
+    dims = [d for d in range(len(shape)) if d != 1]
     for tensor in others:
-        mean, squares = _core.channel_moments(tensor)
+        _, message = _core.block_moments(tensor, groups_of_one_worker(tensor))
+        means, squares = message.view(2, -1)
         exact = tensor.double()
         n = max(1, exact[:, :1].numel())
-        expected = exact.sum((0, 2)) / n
-        torch.testing.assert_close(mean, expected, rtol=1e-13, atol=0)
-        deviations = (exact - expected.view(1, -1, 1)).square().sum((0, 2))
+        expected = exact.sum(dims) / n
+        torch.testing.assert_close(means, expected, rtol=1e-13, atol=0)
+        deviations = (exact - expected.view(1, -1, *[1] * (len(shape) - 2))).square().sum(dims)
         torch.testing.assert_close(squares, deviations, rtol=1e-7, atol=1e-13 * n)
-    gradient, slope = torch.randn(shape, dtype=dtype), torch.linspace(1, 2, shape[1], dtype=dtype)
-    by_channel = slope.view(1, -1, 1)
-    expected = gradient * (5 * by_channel) + (x - (by_channel + 1e5)) * by_channel + 3 * by_channel
-    for to in (torch.empty_like(x), gradient):
-        _core.combine_channels(to, gradient, 5 * slope, x, slope + 1e5, slope, 3 * slope)
-        torch.testing.assert_close(to, expected)
-    with pytest.raises(ValueError, match="contiguous"):
-        _core.channel_moments(torch.ones(2, 3, 4).mT)
+
+
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if math.prod(shape)], ids=str)
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_normalized_block(dtype, shape, order):
+    """Numbers and gradients by the kernels, beside torch's in double precision; the memory order and dtype stay."""
+    if order is torch.channels_last and len(shape) != 4:
+        return
+    torch.manual_seed(0)
+    x = (torch.randn(shape, dtype=torch.float64) + 3).to(dtype).contiguous(memory_format=order)
+    slopes = torch.randn(shape, dtype=torch.float64).to(dtype)
+    weight, bias = (torch.randn(shape[1], dtype=torch.float64).to(dtype) for _ in range(2))
+    leaves = [tensor.requires_grad_() for tensor in (x, weight, bias)]
+    groups = groups_of_one_worker(x)
+    same, message = _core.block_moments(x, groups)
+    y, *_ = _core.normalize_block(same, message, groups, weight, bias, 1e-3, math.inf, dtype)
+    gradients = torch.autograd.grad(y, leaves, slopes, retain_graph=True)
+    doubles = [tensor.detach().double().requires_grad_() for tensor in leaves]
+    expected = torch.nn.functional.batch_norm(doubles[0], None, None, *doubles[1:], True, eps=1e-3)
+    exact = torch.autograd.grad(expected, doubles, slopes.double())
+    assert y.dtype == dtype
+    assert y.stride() == x.stride()
+    assert gradients[0].stride() == x.stride()
+    recorded = torch.autograd.grad(y, leaves, slopes, create_graph=True)
+    eps = max(torch.finfo(dtype).eps, 1e-14)  # sums are in double precision
+    for actual, number in ((y, expected), *zip(gradients, exact, strict=True), *zip(recorded, exact, strict=True)):
+        assert actual.dtype == dtype
+        scale = float(number.detach().abs().max()) + 1
+        torch.testing.assert_close(actual.double(), number, rtol=4 * eps, atol=8 * eps * scale)
+
+
+@pytest.mark.ranks(1)
+def test_numbers_that_are_not_in_memory():
+    """A pending negation of the input, and derivatives that are torch's zeros without memory."""
+    x = torch.complex(torch.randn(4, 3), torch.randn(4, 3)).conj().imag
+    assert x.is_neg()
+    groups = groups_of_one_worker(x)
+    assert same_bits(_core.block_moments(x, groups)[1], _core.block_moments(x.clone(), groups)[1])
+    leaf = torch.randn(4, 3, requires_grad=True)
+    same, messages = _core.block_moments(leaf * 1, groups)
+    y, *_ = _core.normalize_block(same, messages, groups, None, None, 1e-3, math.inf, x.dtype)
+    zeros = torch._efficientzerotensor(y.shape)
+    assert not torch.autograd.grad(y, leaf, zeros)[0].any()
 
 
 @pytest.mark.ranks(2, 3)
-def test_large_blocks(P_world, large_blocks):
+def test_large_blocks(P_world):
     """More elements of a channel than are summed at a time."""
     twin = filled(torch.nn.BatchNorm2d(2, dtype=torch.float64))
     x = numbers((1, 2, 150, 90))
@@ -400,7 +436,7 @@ def test_large_blocks(P_world, large_blocks):
 
 
 @pytest.mark.ranks(2)
-def test_one_graph_differentiated_several_times(P_world, large_blocks):
+def test_one_graph_differentiated_several_times(P_world):
     """By the weights alone, by everything, as a graph, and again: the passes leave nothing to each other."""
     torch.manual_seed(3)
     twin = torch.nn.BatchNorm2d(2, dtype=torch.float64)

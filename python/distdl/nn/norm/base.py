@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +14,10 @@ from distdl import _core
 from distdl.modules.graph import connect_to, empty_result
 from distdl.nn.base.layer import Layer
 from distdl.nn.base.option_types import Device, Dtype, Float, HasBias, Natural, option, with_options
+from distdl.nn.norm.moments import SharedMoments
 from distdl.nn.windows.blocks import naming_layer
+
+Normalized: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 class NormLayer(Layer):
@@ -51,18 +54,44 @@ class NormLayer(Layer):
         with naming_layer(type(self).__name__), torch.no_grad():
             sample(torch.zeros((), dtype=dtypes[0], device="cpu"))
 
-    def as_result(self, y: torch.Tensor, input: torch.Tensor) -> torch.Tensor:
-        """The result in torch.nn's dtype for this input, also under autocast.
-
-        As in torch.nn, the backward pass raises if the input was written after the call.
-        """
+    def result_dtype(self, input: torch.Tensor) -> torch.dtype:
+        """The dtype of torch.nn's result for this input, also under autocast."""
         kind = input.device.type
         if kind not in self._result_dtypes:
             with torch.no_grad():
                 self._result_dtypes[kind] = self._sample(input.new_zeros(())).dtype
-        result = y.to(self._result_dtypes[kind])
+        return self._result_dtypes[kind]
+
+    def as_result(self, y: torch.Tensor, input: torch.Tensor) -> torch.Tensor:
+        """The result in torch.nn's dtype.
+
+        As in torch.nn, the backward pass raises if the input was written after the call.
+        """
+        result = y.to(self.result_dtype(input))
         _core.check_input_unmodified(type(self).__name__, input, result)
         return result
+
+    def normalized(self, input: torch.Tensor, shared: SharedMoments, beyond: float) -> Normalized:
+        """A block, normalized by moments that workers share, with weight and bias of its channels.
+
+        Args:
+            beyond: in place of a variance beyond the range of single or double precision. With infinity the result is
+                0, as in torch's batch and instance normalization. torch's layer and group normalization give nan or 0,
+                depending on the order of elements: nan shows the overflow.
+
+        Returns:
+            The result, and for each group the mean and the sum of squared deviations from it, in double precision.
+        """
+        arrive = self.start_parameters()
+        x, message = _core.block_moments(input, shared.groups)
+        messages = shared.gather(message)
+        weight, bias = self.named(arrive())
+        dtype = self.result_dtype(input)
+        y, mean, squares = _core.normalize_block(
+            x, messages, shared.groups, weight, bias, float(self.eps), beyond, dtype
+        )
+        _core.check_input_unmodified(type(self).__name__, input, y)
+        return y, mean, squares
 
     def with_samples(
         self, function: Callable[..., torch.Tensor], x: torch.Tensor, names: Sequence[str], **options: object
@@ -86,6 +115,15 @@ class NormLayer(Layer):
         """
         parameters = self.parameters_in_use()
         return self.as_result(connect_to(input, *parameters) if parameters else empty_result(input), input)
+
+
+def with_plain_gradient(y: torch.Tensor) -> torch.Tensor:
+    """A result of torch's batch or instance norm, whose gradient arrives with plain strides.
+
+    Their CPU backward passes misread other strides, e.g. of a transposition after the norm if the batch or an extent is
+    1. A block may have such a size even if the whole tensor has not.
+    """
+    return y.flatten().view(y.shape) if y.requires_grad and y.is_contiguous() else y
 
 
 _CHANNEL_TENSORS = ("running_mean", "running_var", "weight", "bias")
@@ -149,11 +187,13 @@ class ChannelNorm(NormLayer):
         training = "training" if function is F.batch_norm else "use_input_stats"
         return self.with_samples(with_options, x, _CHANNEL_TENSORS, **{training: self.uses_statistics_of_input})
 
-    @torch.no_grad()
-    def track(self, mean: torch.Tensor, variance: torch.Tensor, momentum: float) -> None:
-        for running, new in zip(self.running, (mean, variance), strict=True):
-            assert running is not None
-            running.copy_((1 - momentum) * running + momentum * new.reshape(-1))
+    def track(self, mean: torch.Tensor, squares: torch.Tensor, freedom: float, momentum: float) -> None:
+        """Let the running statistics follow these and squares / freedom."""
+        running_mean, running_var = self.running
+        assert running_mean is not None
+        assert running_var is not None
+        _core.follow(running_mean, mean, 1.0, momentum)
+        _core.follow(running_var, squares, freedom, momentum)
 
     def reset_running_stats(self) -> None:
         """Reset the running statistics, as in torch.nn. Not collective."""

@@ -8,10 +8,8 @@ import torch
 import torch.nn.functional as F
 
 from distdl.nn.base.by_dimensions import family
-from distdl.nn.base.precision import wide
-from distdl.nn.kernels.block_moments import with_plain_gradient
-from distdl.nn.norm.base import ChannelNorm
-from distdl.nn.norm.moments import Gathering, MomentBlock
+from distdl.nn.norm.base import ChannelNorm, with_plain_gradient
+from distdl.nn.norm.moments import Gathering, SharedMoments
 
 __all__ = ["DistributedBatchNorm", "DistributedBatchNorm1d", "DistributedBatchNorm2d", "DistributedBatchNorm3d"]
 
@@ -66,17 +64,20 @@ class DistributedBatchNorm(ChannelNorm):
     def set_up(self) -> None:
         sizes = self.check_channels()
         extents = [sum(along) for along in sizes]
-        self._reduced = [d for d in range(len(sizes)) if d != 1]
-        self._count = math.prod(extents[d] for d in self._reduced)
+        reduced = [d for d in range(len(sizes)) if d != 1]
+        self._count = math.prod(extents[d] for d in reduced)
         uses = self.uses_statistics_of_input
         if uses and self._count == 1:
             raise ValueError(
                 f"{type(self).__name__}: Expected more than 1 value per channel when training, got input size {extents}"
             )
         self.check_dtypes(self._on_one_channel)
-        split = [d for d in self._reduced if self.grid.shape[d] > 1]
+        split = [d for d in reduced if self.grid.shape[d] > 1]
         spread = uses and split and self._count > 0 and self.grid.active
-        self._gathering = Gathering(self.grid, split, sizes, self._reduced) if spread else None
+        self._shared: SharedMoments | None = None
+        if spread:
+            gather = Gathering(self.grid, split, sizes, reduced)
+            self._shared = SharedMoments.by_channel(gather, (1, 2), sizes[1][self.grid.place[1]])
 
     def _on_one_channel(self, element: torch.Tensor) -> torch.Tensor:
         return self.sampled(F.batch_norm, element.expand(2, 1))
@@ -85,8 +86,11 @@ class DistributedBatchNorm(ChannelNorm):
         if not self.grid.active:
             return self.without_part(input)
         momentum = self._momentum_of_this_batch()
-        if self._gathering is not None:
-            return self._on_part(input, self._gathering, momentum)
+        if self._shared is not None:
+            y, mean, squares = self.normalized(input, self._shared, math.inf)
+            if self.running[0] is not None:
+                self.track(mean, squares, self._count - 1, momentum)
+            return y
         if input.numel() == 0:
             return self.on_empty(input)
         weight, bias = self.named(self.parameters_in_use())
@@ -109,14 +113,6 @@ class DistributedBatchNorm(ChannelNorm):
             return momentum
         self.num_batches_tracked.add_(1)
         return 1.0 / float(self.num_batches_tracked) if self.momentum is None else momentum
-
-    def _on_part(self, input: torch.Tensor, gathering: Gathering, momentum: float) -> torch.Tensor:
-        arrive = self.start_parameters()
-        block = MomentBlock.of(wide(input))
-        mean, squares = gathering.merged(block)
-        if self.running[0] is not None:
-            self.track(mean, squares / (self._count - 1), momentum)
-        return self.as_result(block.normalized(mean, squares / self._count, self.eps, *self.named(arrive())), input)
 
 
 DistributedBatchNorm1d, DistributedBatchNorm2d, DistributedBatchNorm3d = family(

@@ -9,6 +9,7 @@ from typing import Annotated
 import torch
 import torch.nn.functional as F
 
+from distdl import _core
 from distdl.nn.base.option_types import (
     Converted,
     Device,
@@ -21,9 +22,9 @@ from distdl.nn.base.option_types import (
     with_options,
 )  # fmt: skip
 from distdl.nn.base.options import integer
-from distdl.nn.base.precision import wide
+from distdl.nn.base.precision import HALF, wide
 from distdl.nn.norm.base import NormLayer
-from distdl.nn.norm.moments import Gathering, MomentBlock
+from distdl.nn.norm.moments import Gathering, SharedMoments
 
 __all__ = ["DistributedLayerNorm", "DistributedRMSNorm"]
 
@@ -80,7 +81,7 @@ class _FeatureNorm(NormLayer):
         raise NotImplementedError
 
     def on_part(self, x: torch.Tensor, gathering: Gathering) -> torch.Tensor:
-        """A normalized block with parts of groups."""
+        """A normalized block with parts of groups, in single or double precision."""
         raise NotImplementedError
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
@@ -91,7 +92,7 @@ class _FeatureNorm(NormLayer):
         if self._gathering is None:
             return self.function(input, self.normalized_shape, *self.named(self.parameters_in_use()))
         arrive = self.start_parameters()
-        y = self.on_part(wide(input), self._gathering)
+        y = self.on_part(input, self._gathering)
         weight, bias = self.named(arrive())
         if weight is not None:
             y = y * weight if bias is None else torch.addcmul(bias.to(y.dtype), y, weight.to(y.dtype))
@@ -137,12 +138,19 @@ class DistributedLayerNorm(_FeatureNorm):
     ) -> torch.Tensor:
         return F.layer_norm(x, list(shape), weight, bias, self.eps)
 
+    def set_up(self) -> None:
+        super().set_up()
+        if self._gathering is not None:
+            leading = self._features[0]
+            own = math.prod(self.blocks(self.grid)[d][self.grid.place[d]] for d in range(leading))
+            self._shared = SharedMoments.by_channel(self._gathering, (0, leading), own)
+
     def on_part(self, x: torch.Tensor, gathering: Gathering) -> torch.Tensor:
-        leading = self._features[0]
-        block = MomentBlock.of(x.reshape(1, math.prod(x.shape[:leading]), math.prod(x.shape[leading:])))
-        mean, squares = gathering.merged(block)
-        variance = squares / self._count
-        return block.normalized(mean, variance, self.eps, centered=True, beyond=math.nan).view(x.shape)
+        groups = self._shared.groups
+        x, message = _core.block_moments(x, groups)
+        dtype = torch.float if x.dtype in HALF else x.dtype
+        y, *_ = _core.normalize_block(x, gathering(message), groups, None, None, float(self.eps), math.nan, dtype)
+        return y
 
 
 @with_options
@@ -184,7 +192,8 @@ class DistributedRMSNorm(_FeatureNorm):
         return F.rms_norm(x, list(shape), weight, self.eps)
 
     def on_part(self, x: torch.Tensor, gathering: Gathering) -> torch.Tensor:
+        x = wide(x)
         sums = x.square().sum(self._features, keepdim=True)
-        squares = gathering(sums).view(len(gathering.counts), *sums.shape).sum(0)
+        squares = gathering(sums.reshape(-1)).view(len(gathering.counts), *sums.shape).sum(0)
         eps = torch.finfo(x.dtype).eps if self.eps is None else self.eps
         return x * (squares / self._count + eps).rsqrt()

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import KW_ONLY
 
 import torch
 import torch.nn.functional as F
 
+from distdl import _core
 from distdl.nn.base.option_types import Device, Dtype, Float, HasBias, Natural, Positive, option, with_options
-from distdl.nn.base.precision import wide
 from distdl.nn.norm.base import NormLayer
-from distdl.nn.norm.moments import Gathering, MomentBlock, merge
+from distdl.nn.norm.moments import Gathering, SharedMoments
 from distdl.nn.windows.blocks import block_intervals
 
 __all__ = ["DistributedGroupNorm"]
@@ -77,13 +78,42 @@ class DistributedGroupNorm(NormLayer):
         split = [d for d in [1, *others] if self.grid.shape[d] > 1 and (d != 1 or straddles)]
         self._is_empty = math.prod(extents) == 0
         spread = split and not self._is_empty and self.grid.active
-        self._gathering = Gathering(self.grid, split, sizes, others) if spread else None
-        if not self.grid.active:
-            return
-        place = self.grid.place[1]
-        # The sizes of the gathered blocks of channels, and the start of this worker's block among them.
-        self._gathered_sizes = sizes[1] if straddles else [sizes[1][place]]
-        self._start = blocks[place][0] if straddles else 0
+        self._shared: SharedMoments | None = None
+        if spread:
+            gather = Gathering(self.grid, split, sizes, others)
+            starts = [start if straddles else 0 for start, _ in blocks]
+            self._shared = SharedMoments(gather, self._groups(gather, starts, sizes, math.prod(extents[2:])))
+
+    def _groups(
+        self, gather: Gathering, starts: Sequence[int], sizes: Sequence[Sequence[int]], others: int
+    ) -> _core.MomentGroups:
+        """The groups of the gathered channels.
+
+        Args:
+            starts: the start of each block of channels, from the first gathered channel.
+            others: the number of elements of a channel of the whole input.
+        """
+        place = self.grid.place
+        n = sizes[0][place[0]]
+        blocks = [worker[1] for worker in gather.places]
+        per_instance = max(starts[block] + sizes[1][block] for block in blocks) // self._of_group
+
+        def groups_of(block: int) -> torch.Tensor:
+            """The group of each channel of a block, instance after instance."""
+            channels = torch.arange(starts[block], starts[block] + sizes[1][block], device="cpu") // self._of_group
+            return (torch.arange(n, device="cpu")[:, None] * per_instance + channels).reshape(-1)
+
+        numbers = [n * sizes[1][block] for block in blocks]
+        counts = [torch.full([number], float(count), dtype=torch.double, device="cpu") for number, count in zip(numbers, gather.counts, strict=True)]
+        return _core.MomentGroups(
+            (0, 2),
+            numbers,
+            torch.cat([groups_of(block) for block in blocks]),
+            torch.cat(counts),
+            groups_of(place[1]),
+            n * per_instance,
+            others * self._of_group,
+        )
 
     def _on_one_channel(self, element: torch.Tensor) -> torch.Tensor:
         x, names = element.expand(1, 1, 2), ("weight", "bias")
@@ -92,34 +122,11 @@ class DistributedGroupNorm(NormLayer):
     def compute(self, input: torch.Tensor) -> torch.Tensor:
         if not self.grid.active:
             return self.without_part(input)
-        if self._gathering is not None:
-            return self._on_part(input, self._gathering)
+        if self._shared is not None:
+            return self.normalized(input, self._shared, math.nan)[0]
         if self._is_empty or input.shape[1] == 0:  # as on all workers with the same channels
             return self.on_empty(input)
         weight, bias = self.named(self.parameters_in_use())
         # F.group_norm would refuse a single value of a larger input.
         groups, cudnn = input.shape[1] // self._of_group, torch.backends.cudnn.enabled
         return torch.group_norm(input, groups, weight, bias, self.eps, cudnn)
-
-    def _on_part(self, input: torch.Tensor, gathering: Gathering) -> torch.Tensor:
-        """Normalize a block with parts of groups, whose moments are merged from all parts."""
-        arrive = self.start_parameters()
-        n, channels = input.shape[:2]
-        block = MomentBlock.of(wide(input).reshape(1, n * channels, math.prod(input.shape[2:])))
-        means, squares = self._by_group(gathering(block.mean, block.squares), n).unbind(1)
-        counts = gathering.counts[: means.shape[0]]  # equal for all blocks of channels
-        of_groups = merge(means, squares, counts, (0, 3))  # of shape (batch, groups)
-        of_channel = torch.arange(self._start, self._start + channels, device=input.device) // self._of_group
-        mean, square = (moment.index_select(1, of_channel).reshape(-1) for moment in of_groups)
-        affine = [None if x is None else x.expand(n, channels).reshape(-1) for x in self.named(arrive())]
-        variance = square / (sum(counts) * self._of_group)
-        y = block.normalized(mean, variance, self.eps, *affine, beyond=math.nan)
-        return self.as_result(y.view(input.shape), input)
-
-    def _by_group(self, gathered: torch.Tensor, n: int) -> torch.Tensor:
-        """(workers along the others, mean or squares, batch, groups, channels of a group) from all messages."""
-        assert self._gathering is not None
-        others = len(self._gathering.counts) // len(self._gathered_sizes)
-        parts = gathered.split([others * 2 * n * channels for channels in self._gathered_sizes])
-        whole = [part.view(others, 2, n, channels) for part, channels in zip(parts, self._gathered_sizes, strict=True)]
-        return torch.cat(whole, -1).unflatten(-1, (-1, self._of_group))

@@ -11,10 +11,8 @@ import torch.nn.functional as F
 
 from distdl.nn.base.by_dimensions import family
 from distdl.nn.base.option_types import with_options
-from distdl.nn.base.precision import wide
-from distdl.nn.kernels.block_moments import with_plain_gradient
-from distdl.nn.norm.base import ChannelNorm
-from distdl.nn.norm.moments import Gathering, MomentBlock
+from distdl.nn.norm.base import ChannelNorm, with_plain_gradient
+from distdl.nn.norm.moments import Gathering, SharedMoments
 from distdl.nn.windows.blocks import SPATIAL
 
 __all__ = ["DistributedInstanceNorm1d", "DistributedInstanceNorm2d", "DistributedInstanceNorm3d"]
@@ -44,7 +42,7 @@ class _DistributedInstanceNorm(ChannelNorm):
                 f"{type(self).__name__}: the input has {extents[channels]} channels, num_features is "
                 f"{self.num_features}", stacklevel=2,
             )  # fmt: skip
-        self._space = list(range(channels + 1, len(sizes)))
+        space = list(range(channels + 1, len(sizes)))
         self._count, self._instances = math.prod(extents[channels + 1 :]), math.prod(extents[:channels])
         uses = self.uses_statistics_of_input
         if uses and self._count == 1:
@@ -52,10 +50,14 @@ class _DistributedInstanceNorm(ChannelNorm):
                 f"{type(self).__name__}: Expected more than 1 spatial element when training, got input size {extents}"
             )
         self.check_dtypes(self._on_one_channel)
-        split = [d for d in self._space if self.grid.shape[d] > 1]
+        split = [d for d in space if self.grid.shape[d] > 1]
         tracks_split_batch = self.running_mean is not None and channels == 1 and self.grid.shape[0] > 1
         spread = uses and (split or tracks_split_batch) and self._count * self._instances > 0 and self.grid.active
-        self._gathering = Gathering(self.grid, split, sizes, self._space) if spread else None
+        self._shared: SharedMoments | None = None
+        if spread:
+            gather = Gathering(self.grid, split, sizes, space)
+            own = math.prod(sizes[d][self.grid.place[d]] for d in range(channels + 1))
+            self._shared = SharedMoments.by_channel(gather, (0, channels + 1), own)
         self._over_batch = Gathering(self.grid, [0], sizes, [0]) if spread and tracks_split_batch else None
 
     def _on_one_channel(self, element: torch.Tensor) -> torch.Tensor:
@@ -64,8 +66,12 @@ class _DistributedInstanceNorm(ChannelNorm):
     def compute(self, input: torch.Tensor) -> torch.Tensor:
         if not self.grid.active:
             return self.without_part(input)
-        if self._gathering is not None:
-            return self._on_part(input, self._gathering)
+        if self._shared is not None:
+            y, mean, squares = self.normalized(input, self._shared, math.inf)
+            if self.running_mean is not None:
+                channels = input.shape[: self._channels + 1]
+                self._track_instances(mean.view(channels), squares.view(channels) / (self._count - 1))
+            return y
         if input.numel() == 0:
             return self.on_empty(input)
         weight, bias = self.named(self.parameters_in_use())
@@ -74,26 +80,12 @@ class _DistributedInstanceNorm(ChannelNorm):
         y = F.instance_norm(x, self.running_mean, self.running_var, weight, bias, uses, momentum, self.eps)
         return with_plain_gradient(y if self._channels else y.squeeze(0))
 
-    def _on_part(self, input: torch.Tensor, gathering: Gathering) -> torch.Tensor:
-        """Normalize a block of channels whose other elements are on other workers."""
-        arrive = self.start_parameters()
-        channels = input.shape[: self._channels + 1]
-        block = MomentBlock.of(wide(input).reshape(1, math.prod(channels), math.prod(input.shape[len(channels) :])))
-        mean, squares = gathering.merged(block)
-        if self.running_mean is not None:
-            self._track_instances(mean.detach().view(channels), squares.detach().view(channels) / (self._count - 1))
-        affine = [
-            None if parameter is None else parameter.expand(channels).reshape(-1) for parameter in self.named(arrive())
-        ]
-        y = block.normalized(mean, squares / self._count, self.eps, *affine)
-        return self.as_result(y.view(input.shape), input)
-
     def _track_instances(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
         sums = torch.stack([mean, variance])
         sums = sums.sum(1) if self._channels else sums
         if self._over_batch is not None:
-            sums = self._over_batch(sums).view(len(self._over_batch.counts), *sums.shape).sum(0)
-        self.track(*(sums / self._instances), self.momentum or 0.0)
+            sums = self._over_batch(sums.view(-1)).view(len(self._over_batch.counts), *sums.shape).sum(0)
+        self.track(*(sums / self._instances), 1.0, self.momentum or 0.0)
 
 
 _INSTANCE_NORM_DOC = """Normalizes each channel of each instance: ``torch.nn.InstanceNorm{dims}d`` over blocks.
