@@ -18,6 +18,7 @@
 #include "agreement/deferred_errors.hpp"
 #include "agreement/voting.hpp"
 #include "autograd/nonblocking.hpp"
+#include "autograd/torch_versions.hpp"
 #include "comm/progress.hpp"
 
 namespace distdl::autograd {
@@ -183,13 +184,13 @@ class StartBackward final : public torch::autograd::Node {
 /// rank's part.
 at::Tensor record(const at::Tensor& x, const OperatorPtr& linear_operator, edge_list edges, EarlySend early) {
   auto y = autograd::apply(linear_operator, x, early);
-  torch::autograd::set_history(y, c10::make_intrusive<Backward>(linear_operator, std::move(edges)));
+  torch::autograd::set_history(y, make_node<Backward>(linear_operator, std::move(edges)));
   return y;
 }
 
 at::Tensor record_start(const at::Tensor& x, const OperatorPtr& linear_operator, edge_list edges, EarlySend early) {
   auto token = start(linear_operator, x, true, early);
-  torch::autograd::set_history(token, c10::make_intrusive<StartBackward>(linear_operator, std::move(edges)));
+  torch::autograd::set_history(token, make_node<StartBackward>(linear_operator, std::move(edges)));
   return token;
 }
 
@@ -197,7 +198,7 @@ at::Tensor record_wait(const at::Tensor& token) {
   const c10::InferenceMode off(false);  // all ranks recorded the start, so all have to record the wait
   auto y = wait(token);
   torch::autograd::set_history(
-      y, c10::make_intrusive<WaitBackward>(operator_of(token), torch::autograd::collect_next_edges(token)));
+      y, make_node<WaitBackward>(operator_of(token), torch::autograd::collect_next_edges(token)));
   return y;
 }
 

@@ -15,6 +15,7 @@ from support.growth import assert_stays
 from support.models import Function
 from support.ranks import job, together
 from support.splitting import numbers, off_when_split, splits, step
+from support.versions import TORCH
 
 P_world = distdl.Partition(job)
 
@@ -590,11 +591,12 @@ def test_nothing_grows(name):
     assert_stays(forward_and_backward, name)
 
 
-WITHOUT_A_RULE = {
-    "ctc_loss", "embedding_bag", "grouped_mm", "linear_cross_entropy", "scaled_grouped_mm", "scaled_mm",
-    "triplet_margin_with_distance_loss",
-}  # fmt: skip
+WITHOUT_A_RULE = {"ctc_loss", "embedding_bag", "triplet_margin_with_distance_loss"}
 """Functions of torch.nn.functional that are refused by name."""
+if TORCH >= (2, 10):
+    WITHOUT_A_RULE |= {"grouped_mm", "scaled_grouped_mm", "scaled_mm"}
+if TORCH >= (2, 13):
+    WITHOUT_A_RULE |= {"linear_cross_entropy"}
 OF_OTHERS = {"assert_int_or_pair", "boolean_dispatch", "upsample", "upsample_bilinear", "upsample_nearest"}
 """Functions that only call others."""
 

@@ -1,5 +1,7 @@
 """The distributed cross entropy, and what computes it from features, against torch.nn's."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given
@@ -344,19 +346,34 @@ def test_large_logits_keep_their_digits(P_world):
     torch.testing.assert_close(loss.double(), exact, rtol=4 * torch.finfo(torch.float32).eps, atol=0)
 
 
+class LinearCrossEntropy(torch.nn.Module):
+    """torch.nn.LinearCrossEntropyLoss, which torch has from 2.13 on."""
+
+    def __init__(self, out_features):
+        super().__init__()
+        self.classes = (9, *out_features)
+        self.linear = torch.nn.Linear(7, math.prod(self.classes), dtype=torch.float64)
+
+    def forward(self, input, target):
+        return torch.nn.functional.cross_entropy(self.linear(input).unflatten(-1, self.classes), target)
+
+
 @pytest.mark.parametrize("out_features", [(), (2,)])
 @pytest.mark.parametrize("layout", ["owner", "sharded", "replicated"])
 def test_linear_cross_entropy_over_split_features_and_classes(P_world, out_features, layout):
     """Neither the features nor, without out_features, the logits are whole anywhere."""
     torch.manual_seed(0)
-    twin = torch.nn.LinearCrossEntropyLoss(7, 9, out_features=out_features, bias=True, dtype=torch.float64)
+    twin = LinearCrossEntropy(out_features)
     x, target = torch.randn(3, 7, dtype=torch.float64), torch.randint(9, (3, *out_features))
     P_x, P_y = grid(P_world, [1, job.size]), grid(P_world, [1, 1 if out_features else job.size])
     P_W = P_x if out_features else grid(P_world, [job.size, 1])
     if not out_features:
         P_x = grid(P_world, [1, 1])
     with distdl.parameter_layout(layout):
-        layer = dnn.DistributedLinearCrossEntropyLoss.from_sequential(twin, P_x, P_y=P_y, P_W=P_W)
+        layer = dnn.DistributedLinearCrossEntropyLoss(
+            P_x, 7, 9, out_features=out_features, bias=True, dtype=torch.float64, P_y=P_y, P_W=P_W
+        )
+    distdl.load_sequential(layer, twin.state_dict())
     block, whole = block_of(x, P_x).requires_grad_(), x.clone().requires_grad_()
     loss, expected = layer(block, target if P_y.active else torch.empty(0)), twin(whole, target)
     torch.testing.assert_close(loss, expected, rtol=1e-13, atol=0)

@@ -20,6 +20,7 @@ from support.misuses.table import (
     not_an_int,
 )
 from support.tensors import values
+from support.versions import TORCH
 
 
 def scalar(twin, cut):
@@ -250,17 +251,20 @@ EXAMPLES = {
     "CrossEntropyLoss of probabilities": of_classes(
         nn.CrossEntropyLoss(weights(4), label_smoothing=0.1), x, chances(3, 4)
     ),
-    "LinearCrossEntropyLoss": linear(linear_twin(4, 5, bias=True), x, classes(5, 3)),
-    "LinearCrossEntropyLoss none": linear(
-        linear_twin(4, 3, out_features=(2,), weight=weights(3), ignore_index=1, reduction="none"), x, classes(3, 3, 2)
-    ),
-    "LinearCrossEntropyLoss of probabilities": linear(linear_twin(4, 5, label_smoothing=0.2), x, chances(3, 5)),
     "AdaptiveLogSoftmaxWithLoss": adaptive(bias=True),
     "AdaptiveLogSoftmaxWithLoss without a bias": adaptive(bias=False),
     "CTCLoss": ctc(nn.CTCLoss(), *spoken),
     "CTCLoss none": ctc(nn.CTCLoss(blank=2, reduction="none"), *spoken),
     "CrossEntropyLoss of probabilities none": of_classes(nn.CrossEntropyLoss(reduction="none"), floats(4), chances(4)),
 }  # fmt: skip
+if TORCH >= (2, 13):  # which has LinearCrossEntropyLoss
+    EXAMPLES |= {
+        "LinearCrossEntropyLoss": linear(linear_twin(4, 5, bias=True), x, classes(5, 3)),
+        "LinearCrossEntropyLoss none": linear(
+            linear_twin(4, 3, out_features=(2,), weight=weights(3), ignore_index=1, reduction="none"), x, classes(3, 3, 2)
+        ),
+        "LinearCrossEntropyLoss of probabilities": linear(linear_twin(4, 5, label_smoothing=0.2), x, chances(3, 5)),
+    }
 
 
 described = {
@@ -281,8 +285,10 @@ SAMPLES = {
     "L1Loss": 10, "MSELoss": 16, "SmoothL1Loss": 16, "HuberLoss": 8, "BCELoss": 12, "BCEWithLogitsLoss": 12,
     "KLDivLoss": 20, "PoissonNLLLoss": 14, "GaussianNLLLoss": 10, "HingeEmbeddingLoss": 20, "SoftMarginLoss": 8,
     "MarginRankingLoss": 10, "MultiLabelSoftMarginLoss": 10, "MultiLabelMarginLoss": 16, "MultiMarginLoss": 14,
-    "CosineEmbeddingLoss": 10, "NLLLoss": 56, "CrossEntropyLoss": 210, "CTCLoss": 80, "LinearCrossEntropyLoss": 1714,
+    "CosineEmbeddingLoss": 10, "NLLLoss": 56, "CrossEntropyLoss": 210, "CTCLoss": 80,
 }  # fmt: skip
+if TORCH >= (2, 13):
+    SAMPLES["LinearCrossEntropyLoss"] = 1714
 
 
 def not_a_number(name):

@@ -49,14 +49,19 @@ described = {
 }
 
 
-def example(kind, shape, *arguments, training=True, **options):
-    """An example of a class of torch.nn, with parameters and running statistics that are not trivial."""
+def example(kind, shape, *arguments, training=True, bias=True, **options):
+    """An example of a class of torch.nn, with parameters and running statistics that are not trivial.
+
+    The bias is taken away afterwards: some classes have the option from torch 2.12 on.
+    """
 
     def twin():
         torch.manual_seed(2)
         if kind is not torch.nn.LocalResponseNorm:
             options["dtype"] = torch.float64
         made = kind(*arguments, **options).train(training)
+        if not bias:
+            made.register_parameter("bias", None)
         with torch.no_grad():
             for tensor in (*made.parameters(), *made.buffers()):
                 if tensor.is_floating_point():
