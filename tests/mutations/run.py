@@ -100,48 +100,41 @@ def job(size, arguments, seconds, **environment):
     return sh(f"mpiexec -n {size} {pytest}", seconds, **seed, **environment)
 
 
-def record(changes):
-    """For each size of a job and each change, the tests that pass and reach it, the shortest first."""
-    reaching = {str(size): defaultdict(dict) for size in SIZES}
-    for size in SIZES:
+def record(size, changes):
+    """For each change, the seconds of the tests that pass in a job of this size and reach it, by name."""
+    if not list(WORK.glob(f"reached.{size}.*")):
         said = job(size, [], 3600, MUTATIONS_RECORD=f"{WORK}/reached")[1].strip().splitlines()[-1:]
         print(f"recorded on {size} ranks: {said}", flush=True)
-        for path in WORK.glob(f"reached.{size}.*"):
-            recorded = json.loads(path.read_text())
-            tests = recorded["tests"]
-            always = tests.pop("")[1]
-            for i, (file, line, last, _, _) in changes.items():
-                if file.endswith(".py"):
-                    covered = recorded["lines"].get(file, {})
-                    names = {name for at in range(line, last + 1) for name in covered.get(str(at), ())}
-                else:
-                    names = tests if i in always else {name for name, (_, reached) in tests.items() if i in reached}
-                reaching[str(size)][str(i)].update({name: tests[name][0] for name in names if name in tests})
+    reaching = defaultdict(dict)
+    for path in WORK.glob(f"reached.{size}.*"):
+        recorded = json.loads(path.read_text())
+        tests, always = recorded["tests"], recorded["tests"].pop("")[1]
+        for i, (file, line, last, *_) in changes.items():
+            if file.endswith(".py"):
+                covered = recorded["lines"].get(file, {})
+                names = {name for at in range(line, last + 1) for name in covered.get(str(at), ())}
+            else:
+                names = tests if i in always else {name for name, (_, reached) in tests.items() if i in reached}
+            reaching[i].update({name: tests[name][0] for name in names if name in tests})
     return reaching
 
 
-def attempt(i, file, reaching, files):
-    """What finds a change, or None."""
+def finder(i, file, size, tests, files):
+    """What finds a change on so many ranks: one of the tests that reach it, the shortest first, or of some files."""
     switch = {"MUTATION": str(i)} if file.endswith(".cpp") else {}
-    if switch and WITHOUT_PYTHON.match(file) and not files:
+    if switch and WITHOUT_PYTHON.match(file) and size == SIZES[0] and not files:
         on_ranks = "for p in vote layer_call; do mpiexec -n 3 programs/$p || exit 1; done"
         if sh(f"for p in programs/{{test_*,progress,sum_route}}; do $p || exit 1; done; {on_ranks}", 120, **switch)[0]:
-            return "programs of C++"
-    tried = set()
-    for size in SIZES:
-        tests = reaching[str(size)].get(str(i), {})
-        names = sorted((name for name in tests if size != 1 or name not in tried), key=tests.get)
-        tried.update(names)
-        if not names and not files:
-            continue
-        (WORK / "tests.json").write_text(json.dumps(names))
-        chosen = {} if files else {"MUTATIONS_TESTS": f"{WORK}/tests.json"}
-        seconds = min(1200, 120 + 3 * sum(tests[name] for name in names))
-        arguments = files or dict.fromkeys(name.partition("::")[0] for name in names)
-        status, said = job(size, ["-x", *arguments], seconds, **switch, **chosen)
-        if status not in (0, 5):
-            return f"{size} ranks, " + next(iter(re.findall(r"FAILED \S*/(\S+)", said)), f"status {status}")
-    return None if tried or files else "no test"
+            return "a program of C++"
+    if not tests and not files:
+        return None
+    (WORK / "tests.json").write_text(json.dumps(sorted(tests, key=tests.get)))
+    chosen = {} if files else {"MUTATIONS_TESTS": f"{WORK}/tests.json"}
+    seconds = min(1200, 120 + 3 * sum(tests.values()))
+    status, said = job(size, ["-x", *(files or {name.partition("::")[0] for name in tests})], seconds, **switch, **chosen)
+    if status in (0, 5):  # 5: no test runs
+        return None
+    return f"{size} ranks, " + next(iter(re.findall(r"FAILED \S*/(\S+)", said)), f"status {status}")
 
 
 def main():
@@ -153,31 +146,34 @@ def main():
     parser.add_argument("--only", default="")
     options = parser.parse_args()
     WORK.mkdir(parents=True, exist_ok=True)
-    copy()
     drawn = draw(options.count, options.seed)
-    state, of_these = WORK / "state.json", [options.count, options.seed, [change[:4] for change in drawn]]
+    state, of_these = WORK / "state.json", json.dumps([options.count, options.seed, [change[:4] for change in drawn]])
     saved = json.loads(state.read_text()) if state.exists() else {}
-    if json.loads(json.dumps(of_these, default=str)) == saved.get("of"):
-        changes, reaching = {i: drawn[i] for i in saved["kept"]}, saved["reaching"]
-    else:
-        changes = build(drawn, options.count)
-        reaching = record(changes)
-        state.write_text(json.dumps({"of": of_these, "kept": list(changes), "reaching": reaching}, default=str))
+    if of_these != saved.get("of"):
+        shutil.rmtree(WORK)
+        copy()
+        saved = {"of": of_these, "kept": list(build(drawn, options.count))}
+        state.write_text(json.dumps(saved))
+    copy()
     equivalent = set((HERE / "equivalent.txt").read_text().splitlines())
-    rows = []
-    for i in random.Random(options.seed).sample(list(changes), len(changes)):
-        file, line, _, description, replaced = changes[i]
-        row = f"{file}:{line}  {description}"
-        if options.only not in row or f"{file}  {description}" in equivalent:
-            continue
-        if file.endswith(".py"):
-            (TREE / file).write_text(replaced(i))
-        by = attempt(i, file, reaching, options.tests)
-        shutil.copy2(ROOT / file, TREE / file) if file.endswith(".py") else None
-        rows.append((row, by))
-        print(f"{by or 'SURVIVED'}\t{row}", flush=True)
-    survived = [row for row, by in rows if by in (None, "no test")]
-    print(f"\n{len(rows) - len(survived)} of {len(rows)} changes are found. These are not:", *survived, sep="\n")
+    changes = {i: drawn[i] for i in saved["kept"] if f"{drawn[i][0]}  {drawn[i][3]}" not in equivalent}
+    rows = {i: f"{file}:{line}  {description}" for i, (file, line, _, description, _) in changes.items()}
+    left = [i for i, row in rows.items() if options.only in row]
+    random.Random(options.seed).shuffle(left)
+    tried = len(left)
+    for size in SIZES:
+        reaching = {} if options.tests else record(size, changes)
+        for i in list(left):
+            file, _, _, _, replaced = changes[i]
+            if file.endswith(".py"):
+                (TREE / file).write_text(replaced(i))
+            by = finder(i, file, size, reaching.get(i, {}), options.tests)
+            if file.endswith(".py"):
+                shutil.copy2(ROOT / file, TREE / file)
+            if by:
+                left.remove(i)
+            print(f"{by or f'not found by {len(reaching.get(i, {}))} tests on {size} ranks'}\t{rows[i]}", flush=True)
+    print(f"\n{tried - len(left)} of {tried} changes are found. These are not:", *(rows[i] for i in left), sep="\n")
 
 
 if __name__ == "__main__":
