@@ -143,6 +143,16 @@ def test_parts_of_complex_numbers_are_added_by_themselves(P_world, add_up, path,
     assert_adds_up(add_up, P_world, path, table, added(table.unbind()), same_numbers)
 
 
+@every_path
+@pytest.mark.parametrize("dtype", REAL + COMPLEX, ids=str)
+def test_a_root_that_contributes_nothing_adds_nothing(P_world, path, dtype):
+    """Zero would be something: with it, the sum of negative zeros is positive."""
+    others, root = grid(P_world, [job.size - 1], range(1, job.size)), grid(P_world, [1])
+    zeros = added([torch.full([rows_on(path, dtype), COLUMNS], -0.0, dtype=dtype)] * 2)
+    result = dnn.SumReduce(others, root)(zeros if others.active else distdl.zero_volume_tensor(dtype=dtype))
+    assert same_bits(result, zeros) if root.active else result.numel() == 0
+
+
 @every_sum
 @every_path
 @pytest.mark.parametrize("dtype", FLOAT8, ids=str)
