@@ -4,7 +4,7 @@
 
 OBSERVER is what tests/pmpi/observer.cpp was compiled to. Each function that distdl calls fails on rank 1 of 2 at its
 first, its middle and its last call, instead of doing what it should and after it; an exception that follows is caught
-by the program or is not. PART takes every so many-th of these jobs, from a number on that DISTDL_SEED draws.
+by the program or is not. The ranks are on one host, or behave as on several. PART takes every so many-th of these jobs, from a number on that DISTDL_SEED draws.
 
 A job survives if it ends within the time limit, with the exception that names the function on the rank where it failed,
 and on no rank by a crash. If the exception is caught, distdl has to refuse to go on. What fails without being looked at
@@ -43,10 +43,10 @@ def job(observer, *arguments, **variables):
     return done.returncode, done.stdout + done.stderr
 
 
-def calls(observer):
+def calls(observer, hosts):
     """How often rank 1 calls each function where nothing fails."""
     with tempfile.TemporaryDirectory() as folder:
-        status, said = job(observer, DISTDL_CALLS=f"{folder}/calls")
+        status, said = job(observer, DISTDL_CALLS=f"{folder}/calls", DISTDL_HOSTS=hosts)
         assert status == 0, said
         lines = Path(f"{folder}/calls.{RANK}").read_text().splitlines()
     return {function: int(count) for function, count in map(str.split, lines)}
@@ -77,17 +77,18 @@ def main():
     """Prints a line for each job, and how many survived; the exit status is 1 if any did not."""
     observer, part = str(Path(sys.argv[1]).resolve()), int(sys.argv[2]) if len(sys.argv) > 2 else 1
     jobs = [
-        (function, count, when, caught)
-        for function, n in calls(observer).items()
+        (hosts, function, count, when, caught)
+        for hosts in ("one", "several")
+        for function, n in calls(observer, hosts).items()
         for count in sorted({1, (n + 1) // 2, n})
         for when, caught in itertools.product(("before", "after"), (False, True))
     ]
     tried = survived = 0
     first = random.Random(os.environ.get("DISTDL_SEED", "")).randrange(part)
-    for function, count, when, caught in jobs[first::part]:
+    for hosts, function, count, when, caught in jobs[first::part]:
         start = time.perf_counter()
         arguments = ["catch"] if caught else []
-        status, said = job(observer, *arguments, DISTDL_FAIL=f"{function},{RANK},{count},{when}")
+        status, said = job(observer, *arguments, DISTDL_FAIL=f"{function},{RANK},{count},{when}", DISTDL_HOSTS=hosts)
         if f"observer: {function} fails" not in said:  # how often messages are looked for differs from run to run
             continue
         wrong = what_is_wrong(function, caught, status, said)
@@ -95,7 +96,7 @@ def main():
         survived += not wrong
         seconds = time.perf_counter() - start
         how = "caught" if caught else "not caught"
-        print(f"{function:24} call {count:4} {when:6} {how:10} {seconds:5.1f} s  {wrong or 'survived'}", flush=True)
+        print(f"{hosts:8} {function:24} call {count:4} {when:6} {how:10} {seconds:5.1f} s  {wrong or 'survived'}", flush=True)
         if wrong:
             print(said)
     print(f"{tried} MPI calls failed, {survived} jobs ended as they should")

@@ -39,7 +39,10 @@ def work():
             started = layer.start(x)
             time.sleep(0.002)  # so that the progress thread has time to look for messages
             layer.wait(started).sum().backward()
-    dnn.AllSumReduce(P, [0])(torch.ones(8, dtype=torch.int8))  # by an operation of our own
+    dnn.SumReduce(P, P_0)(torch.ones(1 << 14, dtype=torch.int8))  # by an operation of our own
+    gather = dnn.AllGather(P, [0])
+    for n in (8, 8, 8 + P.rank):  # rank 0 sends early on several hosts, and the other ranks do not: its data is dropped
+        gather(torch.ones(n))
     P.print_sequential(f"data {P.allgather_data(P.rank)} {P.allreduce_data(1)} {P_grid.comm.size}")
     print(f"rank {P.rank} frees its communicator", flush=True)
     comm.Free()

@@ -1,4 +1,4 @@
-"""The arithmetic of sums over ranks, in each operator that sums, in MPI's reductions and in blocks.
+"""The arithmetic of sums over ranks, in each operator that sums, in small messages, in MPI's reductions and in blocks.
 
 It is that of PyTorch's `+` in the dtype, or in float32 for narrower ones: integers wrap around, infinities, NaN, signed
 zeros and subnormal numbers are what they are there. The values here have the same sum in every order.
@@ -23,6 +23,7 @@ pytestmark = [
     pytest.mark.shared,
 ]
 COLUMNS = 8
+MPI_BYTES = 48 << 10  # more than 8 KiB of each of up to four ranks, and parts of less than 64 KiB
 
 
 def rows_of(P, rows):
@@ -70,8 +71,14 @@ SUMS = (
     adjoint_of_halo_exchange,
 )
 every_sum = pytest.mark.parametrize("add_up", SUMS, ids=lambda add_up: add_up.__name__)
-# Three rows are summed by MPI; parts of 64 KiB and more in blocks.
-every_path = pytest.mark.parametrize("rows", [3, 40_001])
+every_path = pytest.mark.parametrize("path", ["direct", "mpi", "blocks"])
+
+
+def rows_on(path, dtype):
+    """The number of rows that are added up this way, by src/operators/sum_route.hpp; two ranks may add twice instead."""
+    element = torch.zeros((), dtype=dtype)
+    element_bytes = max(element.element_size(), 8 if dtype.is_complex else 4 if dtype.is_floating_point else 1)
+    return {"direct": 3, "mpi": MPI_BYTES // (COLUMNS * element_bytes), "blocks": 40_001}[path]
 
 
 def special_values(dtype):
@@ -108,8 +115,9 @@ def same_numbers(a, b):
     return torch.equal(nan, torch.isnan(b.double())) and same_bits(a[~nan], b[~nan])
 
 
-def assert_adds_up(add_up, P, rows, table, expected, equal):
+def assert_adds_up(add_up, P, path, table, expected, equal):
     """Every row of the tensors is the same."""
+    rows = rows_on(path, table.dtype)
     result, selection = add_up(P, table[job.rank].expand(rows, COLUMNS).clone())
     if selection is None:
         assert result.numel() == 0
@@ -120,45 +128,55 @@ def assert_adds_up(add_up, P, rows, table, expected, equal):
 @every_sum
 @every_path
 @pytest.mark.parametrize("dtype", REAL, ids=str)
-def test_special_values(P_world, add_up, rows, dtype):
+def test_special_values(P_world, add_up, path, dtype):
     table = special_values(dtype)
-    assert_adds_up(add_up, P_world, rows, table, added(table.unbind()), same_numbers)
+    assert_adds_up(add_up, P_world, path, table, added(table.unbind()), same_numbers)
 
 
 @every_sum
 @every_path
 @pytest.mark.parametrize("dtype", COMPLEX, ids=str)
-def test_parts_of_complex_numbers_are_added_by_themselves(P_world, add_up, rows, dtype):
+def test_parts_of_complex_numbers_are_added_by_themselves(P_world, add_up, path, dtype):
     """An infinity or NaN in a part leaves the other part alone, as in torch's sum."""
     real = special_values(torch.zeros((), dtype=dtype).real.dtype)
     table = torch.complex(*(part.to(torch.float64) for part in (real, real.flip(1)))).to(dtype)
-    assert_adds_up(add_up, P_world, rows, table, added(table.unbind()), same_numbers)
+    assert_adds_up(add_up, P_world, path, table, added(table.unbind()), same_numbers)
+
+
+@every_path
+@pytest.mark.parametrize("dtype", REAL + COMPLEX, ids=str)
+def test_a_root_that_contributes_nothing_adds_nothing(P_world, path, dtype):
+    """Zero would be something: with it, the sum of negative zeros is positive."""
+    others, root = grid(P_world, [job.size - 1], range(1, job.size)), grid(P_world, [1])
+    zeros = added([torch.full([rows_on(path, dtype), COLUMNS], -0.0, dtype=dtype)] * 2)
+    result = dnn.SumReduce(others, root)(zeros if others.active else distdl.zero_volume_tensor(dtype=dtype))
+    assert same_bits(result, zeros) if root.active else result.numel() == 0
 
 
 @every_sum
 @every_path
 @pytest.mark.parametrize("dtype", FLOAT8, ids=str)
-def test_float8_overflows_as_its_conversion_does(P_world, add_up, rows, dtype):
+def test_float8_overflows_as_its_conversion_does(P_world, add_up, path, dtype):
     table = torch.full((job.size, COLUMNS), torch.finfo(dtype).max, dtype=torch.float64).to(dtype)
-    assert_adds_up(add_up, P_world, rows, table, added(table.unbind()), same_bits)
+    assert_adds_up(add_up, P_world, path, table, added(table.unbind()), same_bits)
 
 
 @every_sum
 @every_path
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_what_overflows_in_half_only_does_not(P_world, add_up, rows, dtype):
+def test_what_overflows_in_half_only_does_not(P_world, add_up, path, dtype):
     """Max + max - max: accumulated in float32, where the order of half's makes no difference either."""
     largest = 3 * 2.0**14
     signs = torch.tensor([1.0 if rank % 2 == 0 else -1.0 for rank in range(job.size)]).sort(descending=True).values
     table = (largest * signs).unsqueeze(1).expand(-1, COLUMNS).to(dtype)
     expected = torch.full([COLUMNS], largest * float(signs.sum())).to(dtype)
-    assert_adds_up(add_up, P_world, rows, table, expected, same_bits)
+    assert_adds_up(add_up, P_world, path, table, expected, same_bits)
 
 
 @every_sum
 @every_path
 @pytest.mark.parametrize("dtype", INTEGRAL, ids=str)
-def test_integers_wrap_around(P_world, add_up, rows, dtype):
+def test_integers_wrap_around(P_world, add_up, path, dtype):
     """Modulo 2 to the number of bits, as torch's sum in this dtype, where torch has one."""
     generator = torch.Generator().manual_seed(1)
     table = torch.randint(-(2**63), 2**63 - 1, (job.size, COLUMNS), generator=generator)
@@ -167,24 +185,24 @@ def test_integers_wrap_around(P_world, add_up, rows, dtype):
     expected = table.to(torch.int64).sum(0).to(dtype)
     if dtype not in (torch.uint16, torch.uint32, torch.uint64):
         assert torch.equal(expected, table.sum(0, dtype=dtype))
-    assert_adds_up(add_up, P_world, rows, table, expected, same_bits)
+    assert_adds_up(add_up, P_world, path, table, expected, same_bits)
 
 
 @every_sum
 @every_path
-def test_bools_are_or(P_world, add_up, rows):
+def test_bools_are_or(P_world, add_up, path):
     table = torch.tensor([[rank >> column & 1 for column in range(COLUMNS)] for rank in range(job.size)]).bool()
-    assert_adds_up(add_up, P_world, rows, table, table.sum(0, dtype=torch.bool), same_bits)
+    assert_adds_up(add_up, P_world, path, table, table.sum(0, dtype=torch.bool), same_bits)
 
 
 @every_sum
 @every_path
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex128, torch.bfloat16], ids=str)
-def test_the_same_bits_in_every_call(P_world, add_up, rows, dtype):
+def test_the_same_bits_in_every_call(P_world, add_up, path, dtype):
     """Whoever comes late: the order of a sum is not that of arrival."""
-    x = torch.randn(rows, COLUMNS, dtype=dtype, generator=torch.Generator().manual_seed(job.rank))
+    x = torch.randn(rows_on(path, dtype), COLUMNS, dtype=dtype, generator=torch.Generator().manual_seed(job.rank))
     delays = random.Random(job.rank)
     first, _ = add_up(P_world, x)
-    for _ in range(50):
+    for _ in range(20):
         time.sleep(delays.choice([0, 0, 0.001, 0.003]))
         assert same_bits(add_up(P_world, x)[0], first)

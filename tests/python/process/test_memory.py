@@ -60,6 +60,20 @@ def test_the_limit_bounds_what_is_kept(P_world):
         memory.set_pool_limit(-1)
 
 
+@pytest.mark.ranks(1)  # no memory of messages is in the pool
+@pytest.mark.parametrize(("sizes", "kept"), [((2, 1), 1), ((1, 2), 2), ((1, 2, 1), 1)])
+def test_memory_that_was_not_used_for_the_longest_time_is_given_back(P_world, sizes, kept):
+    """Results of 1 and 2 MiB are freed in this order, where the last may use the memory of the first again."""
+    results = {size: result_of(P_world, size * MIB) for size in {*sizes}}
+    for size in sizes:
+        results.pop(size, None)
+        if sizes.count(size) > 1:
+            result_of(P_world, size * MIB)
+    assert memory.pool_size() == 3 * MIB
+    memory.set_pool_limit(5 * MIB // 2)
+    assert memory.pool_size() == kept * MIB
+
+
 def test_emptied(P_world):
     used = result_of(P_world, MIB)
     del used

@@ -50,7 +50,8 @@ def test_numbers(P_world):
     halo = dnn.HaloExchange(P_x, 2)
     for _ in range(3):
         halo.wait(halo.start(torch.ones(5, dtype=torch.float64)))
-    small, large = 12 * job.size, 12_000 * job.size
+    part = 700_000  # elements of a block, so that two ranks exchange blocks as well
+    small, large = 12 * job.size, part * job.size
     dnn.AllSumReduce(P_x, [0])(torch.ones(small, dtype=torch.int16))
     stats_of_small = distdl.comm_stats()["AllSumReduce"]
     dnn.AllSumReduce(P_x, [0])(torch.ones(large, dtype=torch.int16))
@@ -64,7 +65,7 @@ def test_numbers(P_world):
     assert exchange.bytes_sent == exchange.bytes_received == 3 * neighbors * 2 * 8
     # Each rank sends the whole of a small tensor to each other rank; of a large tensor, blocks and their sums.
     assert stats_of_small.bytes_sent == stats_of_small.bytes_received == others * small * 2
-    of_large = 2 * others * 12_000 * 2
+    of_large = 2 * others * part * 2
     assert total_sum.bytes_sent == total_sum.bytes_received == others * small * 2 + of_large
     assert all(row.seconds_waited >= 0 for row in stats.values())
     assert job.size == 1 or sum(row.seconds_waited for row in stats.values()) > 0

@@ -1,0 +1,124 @@
+// What only many ranks, and many messages, show. tests/run.sh runs it on 66 ranks.
+#include <array>
+#include <chrono>
+#include <string>
+#include <thread>
+
+#include "../mpi_job.hpp"
+#include "comm/buffered_send.hpp"
+#include "comm/failure.hpp"
+#include "comm/status_query.hpp"
+#include "comm/vote.hpp"
+#include "comm/waiting.hpp"
+
+using namespace distdl::comm;
+using mpi_job::everyone;
+using mpi_job::rank;
+using mpi_job::size;
+using std::chrono::milliseconds;
+
+namespace {
+
+/// In three rounds of eight ranks.
+TEST(votes_are_those_of_ranks_on_several_hosts) {
+  set_hosts(Hosts::several);
+  CHECK(everyone()->spans_hosts());
+}
+
+/// The rank at so many places behind this one, or before it.
+int rank_behind(int places) { return ((rank() + places) % size() + size()) % size(); }
+
+const std::array kPlaces{1, 9, 64};
+
+/// Sends this rank's number to a few ranks.
+void send_to_some(int tag, std::vector<int>& receivers) {
+  const int number = rank();
+  for (const auto places : kPlaces) {
+    send_buffered(&number, sizeof(number), rank_behind(places), tag, *everyone());
+    receivers.push_back(rank_behind(places));
+  }
+}
+
+TEST(what_all_ranks_sent_early_is_received_after_three_rounds) {
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    const std::int64_t from_one = rank() == (attempt * 29) % size() ? 42 + attempt : 0;
+    const auto outcome = vote(*everyone(), {.call = 7, .broadcast = from_one, .send_early = send_to_some});
+    CHECK(outcome.disagreement == Disagreement::none && outcome.all_can_send_early && !outcome.dropped);
+    CHECK_EQ(outcome.broadcast, 42 + attempt);
+    CHECK(outcome.early_tag.has_value());
+    for (const auto places : kPlaces) {
+      int number = -1;
+      MPI_Recv(&number, 1, MPI_INT, rank_behind(-places), outcome.early_tag.value(), everyone()->handle(),
+               MPI_STATUS_IGNORE);
+      CHECK_EQ(number, rank_behind(-places));
+    }
+  }
+}
+
+TEST(each_rank_is_heard_by_all) {
+  const int last = size() - 1;
+  for (const auto different : {0, 1, 7, 8, 9, 63, 64, last}) {
+    if (different >= size()) continue;
+    const bool differs = rank() == different;
+    const auto outcome = vote(*everyone(), {.call = 7, .value = differs, .send_early = send_to_some});
+    CHECK(outcome.disagreement == Disagreement::value && outcome.dropped && !outcome.early_tag);
+    const auto without = vote(*everyone(), {.call = 7, .send_early = differs ? SendEarly() : send_to_some});
+    CHECK(without.disagreement == Disagreement::none && without.dropped && !without.all_can_send_early);
+  }
+}
+
+/// The ranks that are asked reply so many times.
+void reply(int times) {
+  int replies = 0;
+  while (replies < times) {
+    answer_status_queries([&] { return "reply " + std::to_string(++replies); });
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+}
+
+TEST(of_many_ranks_the_first_64_are_asked) {
+  constexpr int kAsked = 64;
+  for (const int asking : {size() - 1, 0}) {
+    const auto describe = [] { return std::string("asks"); };
+    // A query without patience, to which the replies come during the next query.
+    if (rank() == asking) query_status(everyone().get(), milliseconds(0), describe);
+    const bool is_asked = rank() < kAsked && rank() != asking;
+    if (is_asked) reply(1);
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (is_asked) reply(1);
+    if (rank() != asking) continue;
+    const auto replies = query_status(everyone().get(), milliseconds(30'000), describe);
+    CHECK_EQ(replies.ranks.size(), std::min(kAsked, size()));
+    for (std::size_t r = 0; r < replies.texts.size(); ++r) {
+      CHECK_EQ(replies.ranks[r], r);
+      CHECK_EQ(replies.texts[r], std::string(std::cmp_equal(r, asking) ? "asks" : "reply 1"));
+    }
+  }
+}
+
+TEST(of_more_than_1024_messages_the_sender_waits_for_the_oldest) {
+  constexpr int kMessages = 1100, kTag = 5;
+  constexpr milliseconds kLate{200};
+  std::vector<int> message(kMaxBuffered / sizeof(int));
+  const auto before = waited;
+  MPI_Barrier(MPI_COMM_WORLD);
+  if (rank() == 0) {
+    for (int number = 0; number < kMessages; ++number) {
+      message.front() = message.back() = number;
+      send_buffered(message.data(), kMaxBuffered, 1, kTag, *everyone());
+    }
+    CHECK(waited - before >= kLate / 2);
+  } else if (rank() == 1) {
+    std::this_thread::sleep_for(kLate);
+    for (int number = 0; number < kMessages; ++number) {
+      MPI_Recv(message.data(), static_cast<int>(kMaxBuffered), MPI_BYTE, 0, kTag, everyone()->handle(),
+               MPI_STATUS_IGNORE);
+      CHECK_EQ(message.front(), number);
+      CHECK_EQ(message.back(), number);
+    }
+  }
+}
+
+MPI_JOB_ENDS
+
+}  // namespace

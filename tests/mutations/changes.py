@@ -1,0 +1,110 @@
+"""Small changes of a source."""
+
+import ast
+import re
+
+OPERATORS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "+": "-", "-": "+", "*": "+", "/": "*",
+             "%": "/", "&&": "||", "||": "&&", "|": "&"}  # fmt: skip
+# In an expression of C++, which clang-format has laid out: an operator, a bound, a rank, an argument.
+CORE = [
+    (r" (<=?|>=?|==|!=|[-+*/%|]|&&|\|\|) ", lambda match: f" {OPERATORS[match[1]]} "),
+    (r"!(?=[\w(])", lambda match: ""),
+    (r"\b[01]\b(?![.\w])", lambda match: str(1 - int(match[0]))),
+    (r"\b(rank|root|peer|source|to|other|first|last)\b(?!\(|\.|->|::)", lambda match: f"({match[0]} ^ 1)"),
+    (r"[\w.>-]*\brank\(\)", lambda match: f"({match[0]} ^ 1)"),
+    (r"\((\w+), (\w+)\)", lambda match: f"({match[2]}, {match[1]})"),
+    (r", [\w.]+\)", lambda match: ")"),
+    (r"\b(min|max)\(", lambda match: {"min": "max(", "max": "min("}[match[1]]),
+]
+STATEMENT = re.compile(r"(\s+)((?:[\w:.>\[\]*()-]+\(.*\)|throw .*|[\w.>\[\]-]+ [-+*/|]?= .*|(?:\+\+|--)\w+));$")
+EXPRESSION = re.compile(r"(\s+(?:return |(?:if|while) \(|(?:const |auto |[\w:]+ )*[\w.>\[\]-]+ [-+*/|]?= |for \([^;]*; ))(.*)$")
+
+
+def expression_in(line):
+    """Where the expression of a line begins and ends. Texts are blank in it."""
+    match = EXPRESSION.match(line)
+    if not match or "constexpr" in line or "static " in line or "{}" in line:
+        return None
+    begin, opened = match.start(2), 0
+    in_parentheses = re.match(r"\s+(if|while) \(", line)
+    for end in range(begin, len(line)):
+        opened += (line[end] == "(") - (line[end] == ")")
+        if (line[end] == ";" and not in_parentheses) or opened < 0:
+            return begin, end
+    return None
+
+
+def core_changes(source):
+    """(line, last line, description, a function from the change's number to the new line), of complete lines of C++."""
+    before = ""
+    for number, line in enumerate(source.splitlines(), 1):
+        code = re.sub(r"\s*//.*", "", line)
+        complete, before = re.search(r"(^|[;{}:])$", before.strip()), code
+        if not complete or code.lstrip().startswith(("#", "case", "using", "static_assert", "template")):
+            continue
+        if match := STATEMENT.match(code):
+            yield number, number, f"removed {match[2]}", lambda i, m=match: f"{m[1]}if (!M({i})) {m[2]};"
+        blank = re.sub(r'"[^"]*"|\'[^\']*\'', lambda text: "$" * len(text[0]), code)
+        if not (part := expression_in(blank)):
+            continue
+        begin, end = part
+        for pattern, replace in CORE:
+            for match in re.finditer(pattern, blank[begin:end]):
+                old, at = code[begin:end], slice(*match.span())
+                new = old[: at.start] + replace(match) + old[at.stop :]
+                yield number, number, f"{old} -> {new}", lambda i, c=code, b=begin, e=end, n=new: (
+                    f"{c[:b]}(M({i}) ? ({n}) : ({c[b:e]})){c[e:]}"
+                )
+
+
+SWAPS = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+         ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Add: ast.Sub, ast.Sub: ast.Add,
+         ast.Mult: ast.Add, ast.FloorDiv: ast.Mult, ast.Mod: ast.FloorDiv, ast.BitOr: ast.BitAnd, ast.And: ast.Or,
+         ast.Or: ast.And}  # fmt: skip
+
+
+def variants(node):
+    """Texts that may stand in place of a node."""
+    text = ast.unparse
+    match node:
+        case ast.Compare(left, [operator], right):
+            yield text(ast.Compare(left, [SWAPS[type(operator)]()], right))
+        case ast.BinOp(left, operator, right) if type(operator) in SWAPS:
+            yield text(ast.BinOp(left, SWAPS[type(operator)](), right))
+        case ast.BoolOp(operator, values):
+            yield text(ast.BoolOp(SWAPS[type(operator)](), values))
+        case ast.UnaryOp(ast.Not() | ast.USub(), operand):
+            yield text(operand)
+        case ast.Call(function, arguments, keywords) if len(arguments) + len(keywords) > 1 and "strict=" not in text(node):
+            kept = (arguments, keywords[:-1]) if keywords else (arguments[:-1], [])
+            yield text(ast.Call(function, *kept))
+        case ast.Constant(bool() | int() as value):
+            yield repr(not value if isinstance(value, bool) else 1 - value if value in (0, 1) else value + 1)
+        case ast.Name("rank" | "root", ast.Load()) | ast.Attribute(_, "rank", ast.Load()):
+            yield f"{text(node)} ^ 1"
+        case ast.Expr(ast.Call()) | ast.Raise() | ast.AugAssign() | ast.Continue() | ast.Assign([ast.Attribute()]):
+            yield "pass"
+
+
+def package_changes(source):
+    """(line, last line, description, a function to the new file), of statements in functions of Python, but for texts."""
+    lines = source.encode().splitlines(keepends=True)
+
+    def visit(node, line, inside):
+        line = node.lineno if isinstance(node, ast.stmt) else line
+        for text in variants(node) if inside else ():
+            first, last = lines[node.lineno - 1][: node.col_offset], lines[node.end_lineno - 1][node.end_col_offset :]
+            new = text if isinstance(node, ast.stmt) else f"({text})"
+            changed = [*lines[: node.lineno - 1], first + new.encode() + last, *lines[node.end_lineno :]]
+            old = ast.unparse(node)
+            where = "" if len(old) > 15 else f" in {lines[node.lineno - 1].decode().strip()}"
+            yield line, node.end_lineno, f"{old} -> {text}{where}", lambda _, c=changed: b"".join(c).decode()
+        if isinstance(node, ast.Raise | ast.JoinedStr | ast.arguments | ast.AnnAssign):
+            return
+        inside = inside or isinstance(node, ast.FunctionDef)
+        for name, value in ast.iter_fields(node):
+            for child in value if isinstance(value, list) else [value]:
+                if isinstance(child, ast.AST) and name not in ("annotation", "returns", "decorator_list"):
+                    yield from visit(child, line, inside)
+
+    yield from visit(ast.parse(source), 0, False)
