@@ -72,6 +72,12 @@ def layers() -> Iterator[Small]:
 
     yield Small("MaxPool2d", torch.nn.MaxPool2d(2), pooling, 2, (torch.randn(1, 1, 8, 8),))
 
+    def softmax(P: Partition) -> torch.nn.Module:
+        return nn.DistributedSoftmax(grid(P, 1, P.size), 1)
+
+    yield Small("Softmax", torch.nn.Softmax(1), softmax, 1, (torch.randn(8, 32),))
+    yield from norms()
+
     def mean_squares(P: Partition) -> torch.nn.Module:
         return nn.DistributedMSELoss(grid(P, P.size, 1))
 
@@ -82,6 +88,25 @@ def layers() -> Iterator[Small]:
 
     classes = torch.randint(10, (8,))
     yield Small("CrossEntropyLoss", torch.nn.CrossEntropyLoss(), cross_entropy, 0, (torch.randn(8, 10), classes))
+
+
+def norms() -> Iterator[Small]:
+    """Norms whose groups are in two halves."""
+
+    def batch(P: Partition) -> torch.nn.Module:
+        return nn.DistributedBatchNorm1d(grid(P, P.size, 1), 4)
+
+    yield Small("BatchNorm1d", torch.nn.BatchNorm1d(4), batch, 0, (torch.randn(8, 4),))
+
+    def layer(P: Partition) -> torch.nn.Module:
+        return nn.DistributedLayerNorm(grid(P, 1, P.size), 32)
+
+    yield Small("LayerNorm", torch.nn.LayerNorm(32), layer, 1, (torch.randn(8, 32),))
+
+    def group(P: Partition) -> torch.nn.Module:
+        return nn.DistributedGroupNorm(grid(P, 1, 1, P.size), 2, 8)
+
+    yield Small("GroupNorm", torch.nn.GroupNorm(2, 8), group, 2, (torch.randn(2, 8, 8),))
 
 
 def calls(name: str, layer: torch.nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, Contestant]:

@@ -23,7 +23,8 @@ void bind_moments(py::module_& m) {
            py::arg("total"))
       .def("__deepcopy__", &shared_by_copies, py::arg("memo"), "A copied layer shares it.");
   m.def("block_moments", &kernels::block_moments, py::arg("x"), py::arg("groups"),
-        py::call_guard<py::gil_scoped_release>(), "(x for normalize_block, the message with the moments of its channels).");
+        py::call_guard<py::gil_scoped_release>(),
+        "(x for normalize_block, the message with the moments of its channels).");
   m.def(
       "normalize_block",
       [](const at::Tensor& x, const at::Tensor& messages, const std::shared_ptr<MomentGroups>& groups,

@@ -136,8 +136,9 @@ class MomentsBackward final : public torch::autograd::Node {
     Values pivots(n), slopes(n), constants(n);
     const auto count = std::max(1.0, n == 0 ? 0.0 : static_cast<double>(x.numel()) / static_cast<double>(n));
     const auto arrived = message.defined() ? in_memory(message).contiguous() : at::Tensor();
-    const auto *const means = means_.const_data_ptr<double>(),
-                     *const of_means = message.defined() ? arrived.const_data_ptr<double>() : nullptr;
+    const auto *const means = means_.const_data_ptr<double>(), *const of_means = message.defined()
+                                                                                     ? arrived.const_data_ptr<double>()
+                                                                                     : nullptr;
     for (std::size_t c = 0; c < n; ++c) {
       pivots[c] = rounded(means[c], x);
       slopes[c] = of_means == nullptr ? 0.0 : 2 * of_means[n + c];
@@ -202,7 +203,8 @@ at::Tensor as_tensor(const Values& values, const at::Tensor& like) {
 class NormalizationBackward final : public torch::autograd::Node {
  public:
   NormalizationBackward(const at::Tensor& x, const at::Tensor& messages, std::shared_ptr<const MomentGroups> groups,
-                        const at::Tensor& weight, const at::Tensor& bias, const NormOptions& options, Normalized forward)
+                        const at::Tensor& weight, const at::Tensor& bias, const NormOptions& options,
+                        Normalized forward)
       : Node(torch::autograd::collect_next_edges(x, messages, weight, bias)),
         x_(x, false),
         messages_(messages, false),
@@ -341,8 +343,8 @@ Normalized normalize_block(const at::Tensor& x, const at::Tensor& messages,
   }
   const bool recorded = requires_grad(x) || requires_grad(messages) || requires_grad(w) || requires_grad(b);
   if (recorded && c10::GradMode::is_enabled()) {
-    torch::autograd::set_history(forward.result, c10::make_intrusive<NormalizationBackward>(x, messages, groups, w, b,
-                                                                                           options, forward));
+    torch::autograd::set_history(
+        forward.result, c10::make_intrusive<NormalizationBackward>(x, messages, groups, w, b, options, forward));
   }
   forward.result = forward.result.to(options.dtype);
   return forward;

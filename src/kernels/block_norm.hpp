@@ -22,7 +22,7 @@ std::pair<at::Tensor, at::Tensor> block_moments(const at::Tensor& x, const Momen
 /// The options of normalize_block().
 struct NormOptions {
   double eps;
-  double beyond;  // in place of a variance beyond the range of the dtype in which x is computed
+  double beyond;         // in place of a variance beyond the range of the dtype in which x is computed
   at::ScalarType dtype;  // of the result
 };
 

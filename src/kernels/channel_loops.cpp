@@ -76,8 +76,8 @@ template <int step, class Number>
 [[gnu::always_inline]] inline void combine(Number* to, const Number* gradient, const Number* x, std::int64_t n,
                                            const Combination<Number> of) {
   for (std::int64_t i = 0; i < n; ++i) {
-    to[i] = gradient[i] * of.scale[step * i] +
-            ((x[i] - of.pivot[step * i]) * of.slope[step * i] + of.constant[step * i]);
+    to[i] =
+        gradient[i] * of.scale[step * i] + ((x[i] - of.pivot[step * i]) * of.slope[step * i] + of.constant[step * i]);
   }
 }
 
@@ -87,42 +87,83 @@ template <int step, class Number>
 DISTDL_FOR_PROCESSORS
 Sums sum_deviations(const float* x, std::int64_t n, double pivot) { return deviations(x, n, pivot); }
 DISTDL_FOR_PROCESSORS
-void add_deviations(const float* x, std::int64_t n, const double* pivot, double* first, double* second) { deviations_by_channel(x, n, pivot, first, second); }
+void add_deviations(const float* x, std::int64_t n, const double* pivot, double* first, double* second) {
+  deviations_by_channel(x, n, pivot, first, second);
+}
 DISTDL_FOR_PROCESSORS
-Sums sum_products(const float* gradient, const float* x, std::int64_t n, double pivot) { return products(gradient, x, n, pivot); }
+Sums sum_products(const float* gradient, const float* x, std::int64_t n, double pivot) {
+  return products(gradient, x, n, pivot);
+}
 DISTDL_FOR_PROCESSORS
-void add_products(const float* gradient, const float* x, std::int64_t n, const double* pivot, double* first, double* second) { products_by_channel(gradient, x, n, pivot, first, second); }
+void add_products(const float* gradient, const float* x, std::int64_t n, const double* pivot, double* first,
+                  double* second) {
+  products_by_channel(gradient, x, n, pivot, first, second);
+}
 DISTDL_FOR_PROCESSORS
-void normalize_row(float* to, const float* x, std::int64_t n, const Line<float>& of) { const float pivot = *of.pivot, scale = *of.scale, shift = *of.shift; normalize<0, float>(to, x, n, {&pivot, &scale, &shift}); }
+void normalize_row(float* to, const float* x, std::int64_t n, const Line<float>& of) {
+  const float pivot = *of.pivot, scale = *of.scale, shift = *of.shift;
+  normalize<0, float>(to, x, n, {&pivot, &scale, &shift});
+}
 DISTDL_FOR_PROCESSORS
 void normalize_columns(float* to, const float* x, std::int64_t n, const Line<float>& of) { normalize<1>(to, x, n, of); }
 DISTDL_FOR_PROCESSORS
-void combine_row(float* to, const float* gradient, const float* x, std::int64_t n, const Combination<float>& of) { const float scale = *of.scale, pivot = *of.pivot, slope = *of.slope, constant = *of.constant; combine<0, float>(to, gradient, x, n, {&scale, &pivot, &slope, &constant}); }
+void combine_row(float* to, const float* gradient, const float* x, std::int64_t n, const Combination<float>& of) {
+  const float scale = *of.scale, pivot = *of.pivot, slope = *of.slope, constant = *of.constant;
+  combine<0, float>(to, gradient, x, n, {&scale, &pivot, &slope, &constant});
+}
 DISTDL_FOR_PROCESSORS
-void combine_columns(float* to, const float* gradient, const float* x, std::int64_t n, const Combination<float>& of) { combine<1>(to, gradient, x, n, of); }
+void combine_columns(float* to, const float* gradient, const float* x, std::int64_t n, const Combination<float>& of) {
+  combine<1>(to, gradient, x, n, of);
+}
 DISTDL_FOR_PROCESSORS
 Sums sum_deviations(const double* x, std::int64_t n, double pivot) { return deviations(x, n, pivot); }
 DISTDL_FOR_PROCESSORS
-void add_deviations(const double* x, std::int64_t n, const double* pivot, double* first, double* second) { deviations_by_channel(x, n, pivot, first, second); }
+void add_deviations(const double* x, std::int64_t n, const double* pivot, double* first, double* second) {
+  deviations_by_channel(x, n, pivot, first, second);
+}
 DISTDL_FOR_PROCESSORS
-Sums sum_products(const double* gradient, const double* x, std::int64_t n, double pivot) { return products(gradient, x, n, pivot); }
+Sums sum_products(const double* gradient, const double* x, std::int64_t n, double pivot) {
+  return products(gradient, x, n, pivot);
+}
 DISTDL_FOR_PROCESSORS
-void add_products(const double* gradient, const double* x, std::int64_t n, const double* pivot, double* first, double* second) { products_by_channel(gradient, x, n, pivot, first, second); }
+void add_products(const double* gradient, const double* x, std::int64_t n, const double* pivot, double* first,
+                  double* second) {
+  products_by_channel(gradient, x, n, pivot, first, second);
+}
 DISTDL_FOR_PROCESSORS
-void normalize_row(double* to, const double* x, std::int64_t n, const Line<double>& of) { const double pivot = *of.pivot, scale = *of.scale, shift = *of.shift; normalize<0, double>(to, x, n, {&pivot, &scale, &shift}); }
+void normalize_row(double* to, const double* x, std::int64_t n, const Line<double>& of) {
+  const double pivot = *of.pivot, scale = *of.scale, shift = *of.shift;
+  normalize<0, double>(to, x, n, {&pivot, &scale, &shift});
+}
 DISTDL_FOR_PROCESSORS
-void normalize_columns(double* to, const double* x, std::int64_t n, const Line<double>& of) { normalize<1>(to, x, n, of); }
+void normalize_columns(double* to, const double* x, std::int64_t n, const Line<double>& of) {
+  normalize<1>(to, x, n, of);
+}
 DISTDL_FOR_PROCESSORS
-void combine_row(double* to, const double* gradient, const double* x, std::int64_t n, const Combination<double>& of) { const double scale = *of.scale, pivot = *of.pivot, slope = *of.slope, constant = *of.constant; combine<0, double>(to, gradient, x, n, {&scale, &pivot, &slope, &constant}); }
+void combine_row(double* to, const double* gradient, const double* x, std::int64_t n, const Combination<double>& of) {
+  const double scale = *of.scale, pivot = *of.pivot, slope = *of.slope, constant = *of.constant;
+  combine<0, double>(to, gradient, x, n, {&scale, &pivot, &slope, &constant});
+}
 DISTDL_FOR_PROCESSORS
-void combine_columns(double* to, const double* gradient, const double* x, std::int64_t n, const Combination<double>& of) { combine<1>(to, gradient, x, n, of); }
+void combine_columns(double* to, const double* gradient, const double* x, std::int64_t n,
+                     const Combination<double>& of) {
+  combine<1>(to, gradient, x, n, of);
+}
 DISTDL_FOR_PROCESSORS
-void widen(const c10::Half* x, std::int64_t n, float* to) { for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<float>(x[i]); }
+void widen(const c10::Half* x, std::int64_t n, float* to) {
+  for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<float>(x[i]);
+}
 DISTDL_FOR_PROCESSORS
-void narrow(const float* x, std::int64_t n, c10::Half* to) { for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<c10::Half>(x[i]); }
+void narrow(const float* x, std::int64_t n, c10::Half* to) {
+  for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<c10::Half>(x[i]);
+}
 DISTDL_FOR_PROCESSORS
-void widen(const c10::BFloat16* x, std::int64_t n, float* to) { for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<float>(x[i]); }
+void widen(const c10::BFloat16* x, std::int64_t n, float* to) {
+  for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<float>(x[i]);
+}
 DISTDL_FOR_PROCESSORS
-void narrow(const float* x, std::int64_t n, c10::BFloat16* to) { for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<c10::BFloat16>(x[i]); }
+void narrow(const float* x, std::int64_t n, c10::BFloat16* to) {
+  for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<c10::BFloat16>(x[i]);
+}
 
 }  // namespace distdl::kernels

@@ -16,10 +16,10 @@ namespace distdl::kernels {
 
 namespace {
 
-constexpr std::int64_t kPiece = 4096;    // elements, which stay in the innermost cache for their second sum
-constexpr std::int64_t kColumns = 256;   // adjacent channels that are summed together
+constexpr std::int64_t kPiece = 4096;     // elements, which stay in the innermost cache for their second sum
+constexpr std::int64_t kColumns = 256;    // adjacent channels that are summed together
 constexpr std::int64_t kGrain = 1 << 14;  // elements of a thread, at least
-constexpr double kMaxLoss = 0.9999;      // part of a sum of squares that may come from a wrong guess of the mean
+constexpr double kMaxLoss = 0.9999;       // part of a sum of squares that may come from a wrong guess of the mean
 
 struct Moments {
   double count = 0, mean = 0, squares = 0;
@@ -278,7 +278,7 @@ at::Tensor normalize_channels(const at::Tensor& x, const Channels& channels, con
         shifts(shift.begin(), shift.end());
     extents.for_all_pieces([&] {
       return [&, read = Reader<Number>(x), write = Writer<Number>(result)](std::int64_t start, std::int64_t n,
-                                                                          std::int64_t channel) mutable {
+                                                                           std::int64_t channel) mutable {
         const Line<Number> of{&pivots[channel], &scales[channel], &shifts[channel]};
         auto* const to = write.room(start);
         extents.in_columns() ? normalize_columns(to, read(start, n), n, of) : normalize_row(to, read(start, n), n, of);

@@ -1,4 +1,5 @@
-// Means and variances of channels, normalization by them, and its derivatives, in as few passes over memory as possible.
+// Means and variances of channels, normalization by them, and its derivatives, in as few passes over memory as
+// possible.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -19,8 +20,9 @@ struct Channels {
   at::Tensor view(const at::Tensor& x) const;
 };
 
-/// Whether the functions below take x: of floating point, in host memory, contiguous or, with the channels in the second
-/// dimension, in torch's order of channels last. Half precision is computed in single precision, a piece at a time.
+/// Whether the functions below take x: of floating point, in host memory, contiguous or, with the channels in the
+/// second dimension, in torch's order of channels last. Half precision is computed in single precision, a piece at a
+/// time.
 bool has_channel_kernels(const at::Tensor& x, const Channels& channels);
 
 /// The dtype in which x is computed.

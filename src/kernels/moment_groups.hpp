@@ -24,8 +24,8 @@ namespace distdl::kernels {
 /// where apart is the difference of the two means. It has no term that loses a small variance beside a large mean.
 struct MomentGroups {
   /// `sizes` has the number of channels in each worker's message. `group` and `count` have the group and the number of
-  /// elements of each of these channels, `own` the group of each channel of this worker's block. `total` is the number of
-  /// elements of a group.
+  /// elements of each of these channels, `own` the group of each channel of this worker's block. `total` is the number
+  /// of elements of a group.
   MomentGroups(Channels block_channels, const std::vector<std::int64_t>& sizes, at::Tensor group_of, at::Tensor counts,
                at::Tensor own_groups, std::int64_t groups, double total_count);
 

@@ -350,7 +350,17 @@ def groups_of_one_worker(x, channels=(1, 2)):
     return _core.MomentGroups(channels, [n], own, torch.full([n], float(count), dtype=torch.double), own, n, count)
 
 
-SHAPES = [(1, 3, 10_000), (2, 2, 4099), (3, 1, 17), (2, 3, 1), (0, 2, 5), (2, 0, 5), (9000, 3), (70, 300), (2, 3, 40, 60)]
+SHAPES = [
+    (1, 3, 10_000),
+    (2, 2, 4099),
+    (3, 1, 17),
+    (2, 3, 1),
+    (0, 2, 5),
+    (2, 0, 5),
+    (9000, 3),
+    (70, 300),
+    (2, 3, 40, 60),
+]
 
 
 @pytest.mark.ranks(1)

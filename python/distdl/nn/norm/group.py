@@ -104,12 +104,12 @@ class DistributedGroupNorm(NormLayer):
             return (torch.arange(n, device="cpu")[:, None] * per_instance + channels).reshape(-1)
 
         numbers = [n * sizes[1][block] for block in blocks]
-        counts = [torch.full([number], float(count), dtype=torch.double, device="cpu") for number, count in zip(numbers, gather.counts, strict=True)]
+        counts = torch.tensor(gather.counts, dtype=torch.double, device="cpu")
         return _core.MomentGroups(
             (0, 2),
             numbers,
             torch.cat([groups_of(block) for block in blocks]),
-            torch.cat(counts),
+            counts.repeat_interleave(torch.tensor(numbers, device="cpu")),
             groups_of(place[1]),
             n * per_instance,
             others * self._of_group,

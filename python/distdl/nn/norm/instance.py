@@ -85,7 +85,8 @@ class _DistributedInstanceNorm(ChannelNorm):
         sums = sums.sum(1) if self._channels else sums
         if self._over_batch is not None:
             sums = self._over_batch(sums.view(-1)).view(len(self._over_batch.counts), *sums.shape).sum(0)
-        self.track(*(sums / self._instances), 1.0, self.momentum or 0.0)
+        mean, variance = sums / self._instances
+        self.track(mean, variance, 1.0, self.momentum or 0.0)
 
 
 _INSTANCE_NORM_DOC = """Normalizes each channel of each instance: ``torch.nn.InstanceNorm{dims}d`` over blocks.

@@ -64,6 +64,4 @@ class SharedMoments:
         workers = len(gather.counts)
         counts = torch.tensor(gather.counts, dtype=torch.double, device="cpu").repeat_interleave(channels)
         sizes, total = [channels] * workers, sum(gather.counts)
-        return SharedMoments(
-            gather, _core.MomentGroups(dims, sizes, own.repeat(workers), counts, own, channels, total)
-        )
+        return SharedMoments(gather, _core.MomentGroups(dims, sizes, own.repeat(workers), counts, own, channels, total))
