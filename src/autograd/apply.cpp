@@ -197,8 +197,8 @@ at::Tensor record_start(const at::Tensor& x, const OperatorPtr& linear_operator,
 at::Tensor record_wait(const at::Tensor& token) {
   const c10::InferenceMode off(false);  // all ranks recorded the start, so all have to record the wait
   auto y = wait(token);
-  torch::autograd::set_history(
-      y, make_node<WaitBackward>(operator_of(token), torch::autograd::collect_next_edges(token)));
+  torch::autograd::set_history(y,
+                               make_node<WaitBackward>(operator_of(token), torch::autograd::collect_next_edges(token)));
   return y;
 }
 

@@ -22,7 +22,7 @@ def layer_of(function: Function, args: Arguments, kwargs: Options) -> tuple[torc
     call.apply_defaults()
     asked: set[str] = set()
 
-    def get(name: str) -> Any:
+    def get(name: str) -> object:
         asked.add(name)
         return call.arguments[name]
 

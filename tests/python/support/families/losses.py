@@ -261,7 +261,9 @@ if TORCH >= (2, 13):  # which has LinearCrossEntropyLoss
     EXAMPLES |= {
         "LinearCrossEntropyLoss": linear(linear_twin(4, 5, bias=True), x, classes(5, 3)),
         "LinearCrossEntropyLoss none": linear(
-            linear_twin(4, 3, out_features=(2,), weight=weights(3), ignore_index=1, reduction="none"), x, classes(3, 3, 2)
+            linear_twin(4, 3, out_features=(2,), weight=weights(3), ignore_index=1, reduction="none"),
+            x,
+            classes(3, 3, 2),
         ),
         "LinearCrossEntropyLoss of probabilities": linear(linear_twin(4, 5, label_smoothing=0.2), x, chances(3, 5)),
     }
