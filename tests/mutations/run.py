@@ -90,11 +90,17 @@ def build(changes, count):
         assert status == 0 or wrong, said[-3000:]
         core = {i: change for i, change in core.items() if i not in wrong}
     mpi = f"mpicxx -std=c++20 {flags} -Isrc"
-    programs = " && ".join(f"{mpi} tests/cpp/{p}.cpp $PWD/libparts.so -o programs/{Path(p).name}" for p in PROGRAMS)
-    status, said = sh(f"""cp build/_core*.so build/_build_info.py python/distdl/ && {mpi} -shared -fPIC src/comm/*.cpp \
-      src/agreement/{{layer_call,operator_id,rank_set,traffic}}.cpp src/operators/sum_route.cpp -o libparts.so &&
-      {configure} geometry -DDISTDL_GEOMETRY_TESTS_ONLY=ON && cmake --build geometry &&
-      mkdir -p programs && {programs} && mpicxx -std=c++20 -O1 -shared -fPIC -Isrc tests/pmpi/observer.cpp -o observer.so && touch built""")
+    status, said = sh(f"""set -e
+      cp build/_core*.so build/_build_info.py python/distdl/
+      {configure} geometry -DDISTDL_GEOMETRY_TESTS_ONLY=ON && cmake --build geometry
+      {mpi} -shared -fPIC src/comm/*.cpp src/agreement/{{layer_call,operator_id,rank_set,traffic}}.cpp \
+        src/operators/sum_route.cpp -o libparts.so
+      mkdir -p programs
+      for name in {" ".join(PROGRAMS)}; do
+        {mpi} tests/cpp/$name.cpp $PWD/libparts.so -o programs/$(basename $name)
+      done
+      mpicxx -std=c++20 -O1 -shared -fPIC -Isrc tests/pmpi/observer.cpp -o observer.so
+      touch built""")
     assert status == 0, said[-3000:]
     return [i for i, change in enumerate(changes) if change[0].endswith(".py") or i in [*core][: count // 2]]
 
