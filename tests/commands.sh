@@ -48,6 +48,8 @@ case ${1-} in
     DISTDL_KILLS=50 ranks 1 -s "$tests/training/test_kills.py" ;;
   resumes)  # 6,336 runs that go on with other ranks, partitions, layouts and optimizers, half an hour
     DISTDL_RESUMES=0 ranks 4 -s "$tests/training/test_resume.py" ;;
+  mutations)  # [N]: N small changes in src and python/distdl (200), and which of them no test finds; hours
+    python tests/mutations/run.py "${@:2}" ;;
   matrix)  # TORCH:MPI...: other versions of torch and other MPI libraries, hours
     bash tests/matrix.sh "${@:2}" ;;
   wheels)  # TORCH:MPI...: makes wheels and tests them elsewhere

@@ -169,6 +169,8 @@ for n in $DISTDL_TEST_RANKS; do
     beside "progress, votes and calls of layers in C++ alone; tests that start jobs" beside_one_rank
     stage "pytest on 1 rank" ranks 1 "${starting[@]/#/--ignore=}" "${files[@]}"
     joined
+  elif [ "$n" = 20 ]; then
+    DISTDL_HOSTS=several stage "pytest on 20 ranks, with small data beside votes" ranks 20 "${files[@]}"
   else
     stage "pytest on $n ranks" ranks "$n" "${files[@]}"
   fi

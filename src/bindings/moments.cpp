@@ -5,6 +5,7 @@
 
 #include "bindings/bindings.hpp"
 #include "kernels/block_norm.hpp"
+#include "kernels/channel_values.hpp"
 
 namespace distdl::bindings {
 

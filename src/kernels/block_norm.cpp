@@ -1,6 +1,5 @@
 #include "kernels/block_norm.hpp"
 
-#include <ATen/Dispatch.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/forward_grad.h>
@@ -10,13 +9,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <memory>
 #include <stdexcept>
 #include <utility>
 #include <vector>
 
 #include "kernels/below_autograd.hpp"
+#include "kernels/channel_values.hpp"
+#include "kernels/norm_by_torch.hpp"
 
 namespace distdl::kernels {
 
@@ -30,50 +30,6 @@ bool has_forward_derivatives() { return torch::autograd::ForwardADLevel::try_get
 
 /// Whether the derivatives of what is computed now are needed.
 bool is_differentiated() { return c10::GradMode::is_enabled() || has_forward_derivatives(); }
-
-at::Tensor by_channel(const at::Tensor& values) { return values.view({1, -1, 1}); }
-
-at::Tensor moments_by_torch(const at::Tensor& input, const Channels& channels) {
-  const auto x = channels.view(input).to(compute_dtype(input));
-  const auto n = static_cast<double>(std::max<std::int64_t>(1, x.size(0) * x.size(2)));
-  const auto pivot = x.detach().sum({0, 2}) / n;
-  const auto deviations = x - by_channel(pivot);
-  const auto rest = deviations.sum({0, 2}).to(at::kDouble) / n;
-  const auto squares = deviations.square().sum({0, 2}).to(at::kDouble), excess = n * rest.square();
-  // Both may be infinite. torch.cat would lose empty tensors in second derivatives.
-  return at::stack({pivot.to(at::kDouble) + rest, squares - excess.masked_fill(squares.isinf(), 0.0)}).view(-1);
-}
-
-/// The largest number of the dtype in which x is computed.
-double largest(const at::Tensor& x) {
-  return compute_dtype(x) == at::kDouble ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
-}
-
-/// A number, rounded to the dtype in which x is computed.
-double rounded(double number, const at::Tensor& x) {
-  return compute_dtype(x) == at::kDouble ? number : static_cast<double>(static_cast<float>(number));
-}
-
-at::Tensor normalized_by_torch(const at::Tensor& input, const std::pair<at::Tensor, at::Tensor>& moments,
-                               const MomentGroups& groups, const at::Tensor& weight, const at::Tensor& bias,
-                               const NormOptions& options) {
-  const auto dtype = compute_dtype(input);
-  const auto x = groups.channels.view(input).to(dtype);
-  const auto variance = moments.second / groups.total;
-  const auto inverse = (variance.masked_fill(variance > largest(input), options.beyond) + options.eps).rsqrt();
-  const auto own = groups.own.to(input.device());
-  const auto mean = moments.first.index_select(0, own), pivot = mean.detach().to(dtype);
-  const auto by_turns = [&](const at::Tensor& values) {
-    const auto n = values.numel();
-    return n == 0 ? values : values.reshape({1, n}).expand({own.numel() / n, n}).reshape({-1});
-  };
-  auto scale = inverse.index_select(0, own);
-  if (weight.defined()) scale = scale * by_turns(weight);
-  auto shift = (pivot.to(at::kDouble) - mean) * scale;
-  if (bias.defined()) shift = shift + by_turns(bias);
-  const auto y = (x - by_channel(pivot)) * by_channel(scale.to(dtype)) + by_channel(shift.to(dtype));
-  return y.to(options.dtype).view(input.sizes());
-}
 
 /// The gradients of y = call(inputs), by torch, for the inputs that a node has edges to. They have derivatives where
 /// gradients are recorded.
@@ -174,30 +130,6 @@ struct GroupValues {
   Values inverse;           // of the standard deviation
   Values slope_of_inverse;  // by the squares
 };
-
-/// Weights or biases, which channels have by turns; none if the tensor is not defined.
-Values numbers_of(const at::Tensor& tensor) {
-  if (!tensor.defined()) return {};
-  const auto values = in_memory(tensor).contiguous();
-  Values result;
-  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, values.scalar_type(), "normalize_block", [&] {
-    const auto* const data = values.const_data_ptr<scalar_t>();
-    result.assign(data, data + values.numel());
-  });
-  return result;
-}
-
-double by_turns(const Values& values, std::size_t channel, double otherwise) {
-  return values.empty() ? otherwise : values[channel % values.size()];
-}
-
-/// A tensor of such numbers.
-at::Tensor as_tensor(const Values& values, const at::Tensor& like) {
-  const auto numel = static_cast<std::int64_t>(values.size());
-  auto result = at::empty({numel}, like.options().dtype(at::kDouble));
-  std::copy(values.begin(), values.end(), result.data_ptr<double>());
-  return result.to(like.scalar_type()).view(like.sizes());
-}
 
 /// The backward pass of normalize_block().
 class NormalizationBackward final : public torch::autograd::Node {
@@ -348,24 +280,6 @@ Normalized normalize_block(const at::Tensor& x, const at::Tensor& messages,
   }
   forward.result = forward.result.to(options.dtype);
   return forward;
-}
-
-void follow(const at::Tensor& running, const at::Tensor& value, double divisor, double momentum) {
-  const BelowAutograd guard;
-  if (!running.device().is_cpu() || !running.is_contiguous() || c10::isReducedFloatingType(running.scalar_type())) {
-    running.copy_(running.mul(1 - momentum).add(value.view(-1).div(divisor), momentum));
-  } else {
-    const auto values = value.contiguous();
-    const auto* const data = values.const_data_ptr<double>();
-    AT_DISPATCH_FLOATING_TYPES(running.scalar_type(), "follow", [&] {
-      auto* const to = running.data_ptr<scalar_t>();
-      const auto rest = static_cast<scalar_t>(1 - momentum);
-      for (std::int64_t i = 0; i < running.numel(); ++i) {
-        to[i] = static_cast<scalar_t>(rest * to[i] + momentum * (data[i] / divisor));
-      }
-    });
-  }
-  if (!running.is_inference()) torch::autograd::impl::bump_version(running);
 }
 
 }  // namespace distdl::kernels

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "kernels/moment_groups.hpp"
+#include "kernels/norm_by_torch.hpp"
 
 namespace distdl::kernels {
 
@@ -18,13 +19,6 @@ namespace distdl::kernels {
 /// formula read it about three times as often, and save further tensors of its size. Higher derivatives, forward-mode
 /// derivatives, and devices without kernels use torch's operations.
 std::pair<at::Tensor, at::Tensor> block_moments(const at::Tensor& x, const MomentGroups& groups);
-
-/// The options of normalize_block().
-struct NormOptions {
-  double eps;
-  double beyond;         // in place of a variance beyond the range of the dtype in which x is computed
-  at::ScalarType dtype;  // of the result
-};
 
 struct Normalized {
   at::Tensor result, mean, squares;  // the last two of the groups, without derivatives
@@ -40,8 +34,5 @@ struct Normalized {
 Normalized normalize_block(const at::Tensor& x, const at::Tensor& messages,
                            const std::shared_ptr<const MomentGroups>& groups, const std::optional<at::Tensor>& weight,
                            const std::optional<at::Tensor>& bias, const NormOptions& options);
-
-/// Running statistics: running = (1 - momentum) * running + momentum * value / divisor.
-void follow(const at::Tensor& running, const at::Tensor& value, double divisor, double momentum);
 
 }  // namespace distdl::kernels

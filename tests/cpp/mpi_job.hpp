@@ -19,8 +19,8 @@ inline int size() { return everyone()->size(); }
 
 // Tests run in the order in which they are written. The job ends with MPI_JOB_ENDS at the end of the file.
 TEST(the_job_begins) { CHECK_EQ(MPI_Init(nullptr, nullptr), MPI_SUCCESS); }
-#define MPI_JOB_ENDS                         \
-  TEST(the_job_ends) {                       \
-    distdl::comm::finish_buffered_sends();   \
-    CHECK_EQ(MPI_Finalize(), MPI_SUCCESS);   \
+#define MPI_JOB_ENDS                       \
+  TEST(the_job_ends) {                     \
+    distdl::comm::finish_buffered_sends(); \
+    CHECK_EQ(MPI_Finalize(), MPI_SUCCESS); \
   }

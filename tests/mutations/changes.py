@@ -17,7 +17,9 @@ CORE = [
     (r"\b(min|max)\(", lambda match: {"min": "max(", "max": "min("}[match[1]]),
 ]
 STATEMENT = re.compile(r"(\s+)((?:[\w:.>\[\]*()-]+\(.*\)|throw .*|[\w.>\[\]-]+ [-+*/|]?= .*|(?:\+\+|--)\w+));$")
-EXPRESSION = re.compile(r"(\s+(?:return |(?:if|while) \(|(?:const |auto |[\w:]+ )*[\w.>\[\]-]+ [-+*/|]?= |for \([^;]*; ))(.*)$")
+EXPRESSION = re.compile(
+    r"(\s+(?:return |(?:if|while) \(|(?:const |auto |[\w:]+ )*[\w.>\[\]-]+ [-+*/|]?= |for \([^;]*; ))(.*)$"
+)
 
 
 def expression_in(line):
@@ -52,15 +54,17 @@ def core_changes(source):
             for match in re.finditer(pattern, blank[begin:end]):
                 old, at = code[begin:end], slice(*match.span())
                 new = old[: at.start] + replace(match) + old[at.stop :]
-                yield number, number, f"{old} -> {new}", lambda i, c=code, b=begin, e=end, n=new: (
-                    f"{c[:b]}(M({i}) ? ({n}) : ({c[b:e]})){c[e:]}"
+                yield (
+                    number,
+                    number,
+                    f"{old} -> {new}",
+                    lambda i, c=code, b=begin, e=end, n=new: f"{c[:b]}(M({i}) ? ({n}) : ({c[b:e]})){c[e:]}",
                 )
 
 
-SWAPS = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
-         ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Add: ast.Sub, ast.Sub: ast.Add,
-         ast.Mult: ast.Add, ast.FloorDiv: ast.Mult, ast.Mod: ast.FloorDiv, ast.BitOr: ast.BitAnd, ast.And: ast.Or,
-         ast.Or: ast.And}  # fmt: skip
+PAIRS = "Lt LtE, Gt GtE, Eq NotEq, Is IsNot, In NotIn, Add Sub, And Or"  # codespell:ignore
+SWAPS = {getattr(ast, a): getattr(ast, b) for pair in PAIRS.split(", ") for a, b in (pair.split(), pair.split()[::-1])}
+SWAPS |= {ast.Mult: ast.Add, ast.FloorDiv: ast.Mult, ast.Mod: ast.FloorDiv, ast.BitOr: ast.BitAnd}
 
 
 def variants(node):
@@ -75,7 +79,9 @@ def variants(node):
             yield text(ast.BoolOp(SWAPS[type(operator)](), values))
         case ast.UnaryOp(ast.Not() | ast.USub(), operand):
             yield text(operand)
-        case ast.Call(function, arguments, keywords) if len(arguments) + len(keywords) > 1 and "strict=" not in text(node):
+        case ast.Call(function, arguments, keywords) if len(arguments) + len(keywords) > 1 and "strict=" not in text(
+            node
+        ):
             kept = (arguments, keywords[:-1]) if keywords else (arguments[:-1], [])
             yield text(ast.Call(function, *kept))
         case ast.Constant(bool() | int() as value):
@@ -87,7 +93,7 @@ def variants(node):
 
 
 def package_changes(source):
-    """(line, last line, description, a function to the new file), of statements in functions of Python, but for texts."""
+    """(line, last line, description, a function to the new file), of Python's functions, but for texts."""
     lines = source.encode().splitlines(keepends=True)
 
     def visit(node, line, inside):

@@ -1,4 +1,5 @@
-// Included before every source of the copy: M(17) is true in the process that tries change 17. Whoever asks is recorded.
+// Included before every source of the copy: M(17) is true in the process that tries change 17. Whoever asks is
+// recorded.
 #pragma once
 
 #include <fcntl.h>

@@ -4,7 +4,8 @@
 
 OBSERVER is what tests/pmpi/observer.cpp was compiled to. Each function that distdl calls fails on rank 1 of 2 at its
 first, its middle and its last call, instead of doing what it should and after it; an exception that follows is caught
-by the program or is not. The ranks are on one host, or behave as on several. PART takes every so many-th of these jobs, from a number on that DISTDL_SEED draws.
+by the program or is not. The ranks are on one host, or behave as on several. PART takes every so many-th of these jobs,
+from a number on that DISTDL_SEED draws.
 
 A job survives if it ends within the time limit, with the exception that names the function on the rank where it failed,
 and on no rank by a crash. If the exception is caught, distdl has to refuse to go on. What fails without being looked at
@@ -96,7 +97,10 @@ def main():
         survived += not wrong
         seconds = time.perf_counter() - start
         how = "caught" if caught else "not caught"
-        print(f"{hosts:8} {function:24} call {count:4} {when:6} {how:10} {seconds:5.1f} s  {wrong or 'survived'}", flush=True)
+        print(
+            f"{hosts:8} {function:24} call {count:4} {when:6} {how:10} {seconds:5.1f} s  {wrong or 'survived'}",
+            flush=True,
+        )
         if wrong:
             print(said)
     print(f"{tried} MPI calls failed, {survived} jobs ended as they should")

@@ -17,8 +17,8 @@ using mpi_job::size;
 
 namespace {
 
-// A call that a rank can send before the vote; that it cannot, as after a change; with a mistake that the vote finds; and
-// another call.
+// A call that a rank can send before the vote; that it cannot, as after a change; with a mistake that the vote finds;
+// and another call.
 constexpr std::string_view kKinds = "pcmo";
 
 /// All programs of up to so many calls.
@@ -57,7 +57,8 @@ std::vector<int> run(const std::string& program) {
                                             .value = kind == 'm' ? 1 + rank() : 0,
                                             .send_early = kind == 'c' ? SendEarly() : send,
                                             .early = early[call]});
-    learned.push_back(10 * static_cast<int>(outcome.disagreement) + 2 * outcome.dropped + outcome.early_tag.has_value());
+    learned.push_back(10 * static_cast<int>(outcome.disagreement) + 2 * outcome.dropped +
+                      outcome.early_tag.has_value());
     const bool same_call = outcome.disagreement != Disagreement::call;
     if (same_call) early[call] = outcome.all_can_send_early && !outcome.dropped;
     if (!same_call) gather_texts(*everyone(), program);
@@ -87,7 +88,8 @@ bool same_on_all_ranks(std::vector<int> learned) {
   return learned == first;
 }
 
-/// All programs of the ranks, which may change places. Of so many combinations one, from a number that DISTDL_SEED draws.
+/// All programs of the ranks, which may change places. Of so many combinations one, from a number that DISTDL_SEED
+/// draws.
 void try_share(std::size_t calls, std::size_t stride) {
   const char* const seed = std::getenv("DISTDL_SEED");
   const auto all = programs(calls);

@@ -75,7 +75,7 @@ every_path = pytest.mark.parametrize("path", ["direct", "mpi", "blocks"])
 
 
 def rows_on(path, dtype):
-    """The number of rows that are added up this way, by src/operators/sum_route.hpp; two ranks may add twice instead."""
+    """The number of rows that are added up this way: see src/operators/sum_route.hpp. Two ranks may add twice."""
     element = torch.zeros((), dtype=dtype)
     element_bytes = max(element.element_size(), 8 if dtype.is_complex else 4 if dtype.is_floating_point else 1)
     return {"direct": 3, "mpi": MPI_BYTES // (COLUMNS * element_bytes), "blocks": 40_001}[path]

@@ -74,6 +74,11 @@ def test_memory_that_was_not_used_for_the_longest_time_is_given_back(P_world, si
     assert memory.pool_size() == kept * MIB
 
 
+@pytest.mark.parametrize("mib", [2, 3, 4, 7])
+def test_large_results_begin_at_a_huge_page(P_world, mib):
+    assert result_of(P_world, mib * MIB).data_ptr() % (2 * MIB) == 0
+
+
 def test_emptied(P_world):
     used = result_of(P_world, MIB)
     del used
