@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/forward_grad.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/saved_variable.h>
 
 #include <algorithm>
@@ -62,12 +63,15 @@ class MomentsBackward final : public torch::autograd::Node {
   std::string name() const override { return "distdl::block_moments backward"; }
 
   /// Leaves gradient * scale, a part of the gradient of x, to this pass: it reads x anyway.
-  void leave(at::Tensor gradient, Values scale) { left_ = {std::move(gradient), std::move(scale)}; }
+  void leave(at::Tensor gradient, Values scale) {
+    left_ = {std::move(gradient), std::move(scale), torch::autograd::get_current_graph_task_id()};
+  }
 
   variable_list apply(variable_list&& gradients) override {
-    const auto [left, scale] = std::exchange(left_, {});
+    auto left = std::exchange(left_, {});
+    if (left.pass != torch::autograd::get_current_graph_task_id()) left = {};  // of a pass that was interrupted
     const auto x = x_.unpack();
-    if (!gradients[0].defined() && !gradients[1].defined() && !left.defined()) return variable_list(1);
+    if (!gradients[0].defined() && !gradients[1].defined() && !left.gradient.defined()) return variable_list(1);
     if (is_differentiated() || !means_.defined()) {
       variable_list results(1);
       if (gradients[1].defined()) {
@@ -78,7 +82,10 @@ class MomentsBackward final : public torch::autograd::Node {
       return results;
     }
     const BelowAutograd guard;
-    return {combined(x, left.defined() ? left : gradients[0], scale, gradients[1])};
+    if (!left.gradient.defined()) return {combined(x, gradients[0], {}, gradients[1])};
+    const auto result = combined(x, left.gradient, left.scale, gradients[1]);
+    // In second derivatives a gradient may come from a recorded pass, too.
+    return {gradients[0].defined() ? result + gradients[0] : result};
   }
 
   void release_variables() override {
@@ -108,7 +115,11 @@ class MomentsBackward final : public torch::autograd::Node {
   SavedVariable x_;
   Channels channels_;
   at::Tensor means_;  // undefined where there are no kernels
-  std::pair<at::Tensor, Values> left_;
+  struct Left {
+    at::Tensor gradient;
+    Values scale;
+    int pass = -1;
+  } left_;
 };
 
 /// Values of the groups, from their moments.

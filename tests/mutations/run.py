@@ -1,8 +1,8 @@
 """Makes small changes in src and in python/distdl, in a copy, and prints which of them no test finds.
 
 ``bash tests/commands.sh mutations [N] [--seed S] [--only TEXT] [TESTS...]`` makes N changes (200), half of them in C++.
-It goes on where it was ended. ``--only`` tries those whose row has TEXT; with TESTS, by these files in place of the
-tests that reach a change. A change of which a job fails, or does not end, is found.
+It goes on where it was ended. ``--only`` tries those whose row has TEXT; with TESTS, by all cases of these files in
+place of the tests that reach a change. A change of which a job fails, or does not end, is found.
 
 mutmut and mull start a process for each change and test; here a test is a job of several ranks, which takes seconds to
 start. So all changes of C++ are in one build, as switches (switch.hpp), and a run of all tests records which of them
@@ -10,6 +10,7 @@ reach which change (reaching.py). `equivalent.txt` has changes that no test can 
 """
 
 import argparse
+import functools
 import json
 import os
 import random
@@ -113,6 +114,12 @@ def job(size, arguments, seconds, **environment):
     return sh(f"mpiexec -n {size} {pytest}", seconds, **drawn, **environment)
 
 
+@functools.cache
+def starts_jobs(file):
+    """Whether tests of a file start jobs, of which nothing is recorded in Python."""
+    return "support.jobs" in (TREE / file).read_text()
+
+
 def record(size, changes):
     """For each change, the seconds of the tests that reach it in a job of this size, by name, the shortest first."""
     if not list(WORK.glob(f"reached.{size}.*")):
@@ -128,6 +135,8 @@ def record(size, changes):
                 names = {name for at in range(line, last + 1) for name in covered.get(str(at), ())}
             else:
                 names = tests if i in always else {name for name, (_, reached) in tests.items() if i in reached}
+            if size == 1 and not names:  # a job that a test starts may reach it
+                names = {name for name in tests if starts_jobs(name.partition("::")[0])}
             reaching[i].update({name: tests[name][0] for name in names if name in tests})
     for i, tests in reaching.items():  # two cases of each table
         ends = defaultdict(list)
@@ -151,7 +160,7 @@ def finder(i, file, size, tests, files):
     if tests or files:
         (WORK / "tests.json").write_text(json.dumps(list(tests)))
         chosen = {} if files else {"MUTATIONS_TESTS": f"{WORK}/tests.json"}
-        arguments = ["-x", *(files or {name.partition("::")[0] for name in tests})]
+        arguments = ["-x", *(["--whole", *files] if files else {name.partition("::")[0] for name in tests})]
         status, said = job(size, arguments, min(1200, 120 + 3 * sum(tests.values())), **switch, **chosen)
         if status not in (0, 5):  # 5: no test runs
             return f"{size} ranks, " + next(iter(re.findall(r"FAILED \S*/(\S+)", said)), f"status {status}")

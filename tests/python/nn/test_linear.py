@@ -82,7 +82,7 @@ def test_one_by_four_to_one_by_three(P_world):
     assert y.shape == ((1, 4) if P_y.active else (1, 0) if P_W.active else (0, 0))
 
 
-@pytest.mark.parametrize("drawn_at_once", [1, 7, 1 << 22])
+@pytest.mark.parametrize("drawn_at_once", [1, 2, 14, 1 << 22])  # fewer than a row, rows of several blocks, all
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_same_seed_same_parameters(P_world, monkeypatch, dtype, drawn_at_once):
     """Bit for bit as in torch.nn.Linear, and the random numbers that follow are the same too."""

@@ -77,6 +77,15 @@ def test_the_whole_module_is_not_kept(P_world):
     assert layer.passed["module"] is layer.module
 
 
+def test_the_first_call_alone_is_compared_among_the_ranks(P_world, monkeypatch):
+    compared = []
+    monkeypatch.setattr("distdl.nn.local.compare", lambda *facts: compared.append(facts))
+    layer = Local(grid(P_world, [job.size, 1]), torch.nn.Linear(3, 2))
+    for _ in range(3):
+        layer(torch.ones(2, 3))
+    assert len(compared) == 1
+
+
 def local(outputs=1):
     return lambda twin, P_x: Local(P_x, twin, outputs)
 

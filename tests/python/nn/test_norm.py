@@ -466,6 +466,30 @@ def test_one_graph_differentiated_several_times(P_world):
     assert torch.equal(own, block_of(cotangent, P_x))
 
 
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("kind", ["BatchNorm1d", "InstanceNorm1d", "GroupNorm", "LayerNorm"])
+def test_second_derivatives_of_powers(P_world, kind, recorded):
+    """The gradient of the result depends on the result, so the second pass meets the layer's first pass and its call."""
+    twin = {
+        "BatchNorm1d": lambda: torch.nn.BatchNorm1d(3, dtype=torch.float64),
+        "InstanceNorm1d": lambda: torch.nn.InstanceNorm1d(3, affine=True, dtype=torch.float64),
+        "GroupNorm": lambda: torch.nn.GroupNorm(1, 3, dtype=torch.float64),
+        "LayerNorm": lambda: torch.nn.LayerNorm(6, dtype=torch.float64),
+    }[kind]()
+    P_x = grid(P_world, (1, 1, job.size))
+    layer = dnn.SEQUENTIAL[type(twin)].from_sequential(filled(twin), P_x)
+    x, weights = numbers((4, 3, 6)), numbers((4, 3, 6), 1)
+
+    def second(module, x, weights):
+        x.requires_grad_()
+        (first,) = torch.autograd.grad((module(x).pow(3) * weights).sum(), x, create_graph=True)
+        return torch.autograd.grad(first.square().sum(), x, create_graph=recorded)[0].detach()
+
+    expected = block_of(second(twin, x.clone(), weights), P_x)
+    torch.testing.assert_close(second(layer, block_of(x, P_x), block_of(weights, P_x)), expected, rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("twin", [torch.nn.LayerNorm(3), torch.nn.GroupNorm(1, 3)], ids=["layer", "group"])
 def test_second_derivatives_beside_an_empty_block(P_world, twin):
