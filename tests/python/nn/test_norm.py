@@ -470,7 +470,7 @@ def test_one_graph_differentiated_several_times(P_world):
 @pytest.mark.parametrize("recorded", [False, True])
 @pytest.mark.parametrize("kind", ["BatchNorm1d", "InstanceNorm1d", "GroupNorm", "LayerNorm"])
 def test_second_derivatives_of_powers(P_world, kind, recorded):
-    """The gradient of the result depends on the result, so the second pass meets the layer's first pass and its call."""
+    """The gradient of the result depends on the result: the second pass meets the first pass and the call."""
     twin = {
         "BatchNorm1d": lambda: torch.nn.BatchNorm1d(3, dtype=torch.float64),
         "InstanceNorm1d": lambda: torch.nn.InstanceNorm1d(3, affine=True, dtype=torch.float64),
@@ -570,19 +570,3 @@ def test_local_response_where_one_worker_has_all_elements(P_world, dtype, dims, 
         raises_everywhere(type(refused), "DistributedLocalResponseNorm", lambda: layer(x))
         return
     assert layer(x).dtype == expected.dtype
-
-
-@pytest.mark.mpi(min_size=2)
-@pytest.mark.ranks(2, 3)
-@pytest.mark.parametrize("name", ["LayerNorm", "RMSNorm"])
-def test_second_derivatives_of_the_weight_and_of_split_features(P_world, name):
-    """Both reach the input, one of them through the result of the normalization."""
-    P_x, x = grid(P_world, [1, job.size]), values((3, 7))
-    twin = getattr(torch.nn, name)(7, dtype=torch.float64)
-    layer = getattr(dnn, f"Distributed{name}").from_sequential(twin, P_x)
-    derived = []
-    for module, of in ((twin, x), (layer, block_of(x, P_x))):
-        of.requires_grad_()
-        first = torch.autograd.grad((module(of) ** 3).sum(), [of, *module.parameters()], create_graph=True)
-        derived.append(torch.autograd.grad(sum((gradient**2).sum() for gradient in first), of)[0])
-    assert torch.allclose(derived[1], block_of(derived[0], P_x), rtol=1e-11, atol=1e-12)
