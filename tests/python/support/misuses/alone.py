@@ -99,6 +99,12 @@ def rows() -> dict[str, Row]:
             {"what": [Wrong(v, TypeError, ".") for v in (None, 3)]},
             alone=True,
         ),
+        "set_progress_bars": Row(
+            distdl.set_progress_bars,
+            lambda P: {"show": True},
+            {"show": [Wrong(v, TypeError, "set_progress_bars: show=") for v in (None, 1, "no")]},
+            alone=True,
+        ),
         "progress.set_progress_thread": Row(
             progress.set_progress_thread,
             lambda P: {"on": progress.progress_thread()},
