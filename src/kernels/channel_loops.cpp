@@ -83,87 +83,60 @@ template <int step, class Number>
 
 }  // namespace
 
-// target_clones does not work on templates.
-DISTDL_FOR_PROCESSORS
-Sums sum_deviations(const float* x, std::int64_t n, double pivot) { return deviations(x, n, pivot); }
-DISTDL_FOR_PROCESSORS
-void add_deviations(const float* x, std::int64_t n, const double* pivot, double* first, double* second) {
-  deviations_by_channel(x, n, pivot, first, second);
-}
-DISTDL_FOR_PROCESSORS
-Sums sum_products(const float* gradient, const float* x, std::int64_t n, double pivot) {
-  return products(gradient, x, n, pivot);
-}
-DISTDL_FOR_PROCESSORS
-void add_products(const float* gradient, const float* x, std::int64_t n, const double* pivot, double* first,
-                  double* second) {
-  products_by_channel(gradient, x, n, pivot, first, second);
-}
-DISTDL_FOR_PROCESSORS
-void normalize_row(float* to, const float* x, std::int64_t n, const Line<float>& of) {
-  const float pivot = *of.pivot, scale = *of.scale, shift = *of.shift;
-  normalize<0, float>(to, x, n, {&pivot, &scale, &shift});
-}
-DISTDL_FOR_PROCESSORS
-void normalize_columns(float* to, const float* x, std::int64_t n, const Line<float>& of) { normalize<1>(to, x, n, of); }
-DISTDL_FOR_PROCESSORS
-void combine_row(float* to, const float* gradient, const float* x, std::int64_t n, const Combination<float>& of) {
-  const float scale = *of.scale, pivot = *of.pivot, slope = *of.slope, constant = *of.constant;
-  combine<0, float>(to, gradient, x, n, {&scale, &pivot, &slope, &constant});
-}
-DISTDL_FOR_PROCESSORS
-void combine_columns(float* to, const float* gradient, const float* x, std::int64_t n, const Combination<float>& of) {
-  combine<1>(to, gradient, x, n, of);
-}
-DISTDL_FOR_PROCESSORS
-Sums sum_deviations(const double* x, std::int64_t n, double pivot) { return deviations(x, n, pivot); }
-DISTDL_FOR_PROCESSORS
-void add_deviations(const double* x, std::int64_t n, const double* pivot, double* first, double* second) {
-  deviations_by_channel(x, n, pivot, first, second);
-}
-DISTDL_FOR_PROCESSORS
-Sums sum_products(const double* gradient, const double* x, std::int64_t n, double pivot) {
-  return products(gradient, x, n, pivot);
-}
-DISTDL_FOR_PROCESSORS
-void add_products(const double* gradient, const double* x, std::int64_t n, const double* pivot, double* first,
-                  double* second) {
-  products_by_channel(gradient, x, n, pivot, first, second);
-}
-DISTDL_FOR_PROCESSORS
-void normalize_row(double* to, const double* x, std::int64_t n, const Line<double>& of) {
-  const double pivot = *of.pivot, scale = *of.scale, shift = *of.shift;
-  normalize<0, double>(to, x, n, {&pivot, &scale, &shift});
-}
-DISTDL_FOR_PROCESSORS
-void normalize_columns(double* to, const double* x, std::int64_t n, const Line<double>& of) {
-  normalize<1>(to, x, n, of);
-}
-DISTDL_FOR_PROCESSORS
-void combine_row(double* to, const double* gradient, const double* x, std::int64_t n, const Combination<double>& of) {
-  const double scale = *of.scale, pivot = *of.pivot, slope = *of.slope, constant = *of.constant;
-  combine<0, double>(to, gradient, x, n, {&scale, &pivot, &slope, &constant});
-}
-DISTDL_FOR_PROCESSORS
-void combine_columns(double* to, const double* gradient, const double* x, std::int64_t n,
-                     const Combination<double>& of) {
-  combine<1>(to, gradient, x, n, of);
-}
-DISTDL_FOR_PROCESSORS
-void widen(const c10::Half* x, std::int64_t n, float* to) {
-  for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<float>(x[i]);
-}
-DISTDL_FOR_PROCESSORS
-void narrow(const float* x, std::int64_t n, c10::Half* to) {
-  for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<c10::Half>(x[i]);
-}
-DISTDL_FOR_PROCESSORS
-void widen(const c10::BFloat16* x, std::int64_t n, float* to) {
-  for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<float>(x[i]);
-}
-DISTDL_FOR_PROCESSORS
-void narrow(const float* x, std::int64_t n, c10::BFloat16* to) {
-  for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<c10::BFloat16>(x[i]);
-}
+// target_clones does not work on templates, so macros define the functions of each type.
+#define DISTDL_CHANNEL_LOOPS(Number)                                                                             \
+  DISTDL_FOR_PROCESSORS                                                                                          \
+  Sums sum_deviations(const Number* x, std::int64_t n, double pivot) { return deviations(x, n, pivot); }         \
+  DISTDL_FOR_PROCESSORS                                                                                          \
+  void add_deviations(const Number* x, std::int64_t n, const double* pivot, double* first, double* second) {     \
+    deviations_by_channel(x, n, pivot, first, second);                                                           \
+  }                                                                                                              \
+  DISTDL_FOR_PROCESSORS                                                                                          \
+  Sums sum_products(const Number* gradient, const Number* x, std::int64_t n, double pivot) {                     \
+    return products(gradient, x, n, pivot);                                                                      \
+  }                                                                                                              \
+  DISTDL_FOR_PROCESSORS                                                                                          \
+  void add_products(const Number* gradient, const Number* x, std::int64_t n, const double* pivot, double* first, \
+                    double* second) {                                                                            \
+    products_by_channel(gradient, x, n, pivot, first, second);                                                   \
+  }                                                                                                              \
+  DISTDL_FOR_PROCESSORS                                                                                          \
+  void normalize_row(Number* to, const Number* x, std::int64_t n, const Line<Number>& of) {                      \
+    const Number pivot = *of.pivot, scale = *of.scale, shift = *of.shift;                                        \
+    normalize<0, Number>(to, x, n, {&pivot, &scale, &shift});                                                    \
+  }                                                                                                              \
+  DISTDL_FOR_PROCESSORS                                                                                          \
+  void normalize_columns(Number* to, const Number* x, std::int64_t n, const Line<Number>& of) {                  \
+    normalize<1>(to, x, n, of);                                                                                  \
+  }                                                                                                              \
+  DISTDL_FOR_PROCESSORS                                                                                          \
+  void combine_row(Number* to, const Number* gradient, const Number* x, std::int64_t n,                          \
+                   const Combination<Number>& of) {                                                              \
+    const Number scale = *of.scale, pivot = *of.pivot, slope = *of.slope, constant = *of.constant;               \
+    combine<0, Number>(to, gradient, x, n, {&scale, &pivot, &slope, &constant});                                 \
+  }                                                                                                              \
+  DISTDL_FOR_PROCESSORS                                                                                          \
+  void combine_columns(Number* to, const Number* gradient, const Number* x, std::int64_t n,                      \
+                       const Combination<Number>& of) {                                                          \
+    combine<1>(to, gradient, x, n, of);                                                                          \
+  }
+
+#define DISTDL_CONVERSIONS(Half)                                           \
+  DISTDL_FOR_PROCESSORS                                                    \
+  void widen(const Half* x, std::int64_t n, float* to) {                   \
+    for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<float>(x[i]); \
+  }                                                                        \
+  DISTDL_FOR_PROCESSORS                                                    \
+  void narrow(const float* x, std::int64_t n, Half* to) {                  \
+    for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<Half>(x[i]);  \
+  }
+
+DISTDL_CHANNEL_LOOPS(float)
+DISTDL_CHANNEL_LOOPS(double)
+DISTDL_CONVERSIONS(c10::Half)
+DISTDL_CONVERSIONS(c10::BFloat16)
+
+#undef DISTDL_CHANNEL_LOOPS
+#undef DISTDL_CONVERSIONS
 
 }  // namespace distdl::kernels
