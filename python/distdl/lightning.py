@@ -19,8 +19,10 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from distdl.checkpoint import load, save
 from distdl.models.distributing import distribute
 from distdl.modules.module import Module
+from distdl.partitions.comparison import gather_or_raise
 from distdl.partitions.partition import Partition
 from distdl.training.clipping import clip_grad_norm_
+from distdl.training.metrics import gather_tensors
 
 _T = TypeVar("_T")
 _WRITTEN_BY_SAVE = ("state_dict", "optimizer_states")  # what distdl.save() writes of a checkpoint of Lightning
@@ -114,7 +116,7 @@ class Strategy(SingleDeviceStrategy):
         if storage_options is not None:
             raise TypeError("Strategy: storage_options are for plugins of Lightning, which write no blocks")
         rest = {name: value for name, value in checkpoint.items() if name not in _WRITTEN_BY_SAVE}
-        if self._ranks.rank == 0:
+        if self.is_global_zero:
             Path(filepath).absolute().parent.mkdir(parents=True, exist_ok=True)
         self.barrier()
         save(filepath, self.lightning_module, self._optimizer(), lightning=rest)
@@ -146,34 +148,36 @@ class Strategy(SingleDeviceStrategy):
     @property
     def is_global_zero(self) -> bool:
         """Whether this is rank 0, which writes logs and shows progress."""
-        return self._ranks.rank == 0
+        return self.global_rank == 0
 
     def barrier(self, name: str | None = None) -> None:
         """Wait until all ranks are here."""
-        self._ranks.gather(b"")
+        self._gather("barrier", b"")
 
     def broadcast(self, obj: _T, src: int = 0) -> _T:
         """The object of one rank, on every rank."""
-        received: _T = pickle.loads(self._ranks.gather(pickle.dumps(obj) if self._ranks.rank == src else b"")[src])
+        received: _T = pickle.loads(
+            self._gather("broadcast", pickle.dumps(obj) if self.global_rank == src else b"")[src]
+        )
         return received
 
     def all_gather(self, tensor: torch.Tensor, group: object = None, sync_grads: bool = False) -> torch.Tensor:
         """The tensors of all ranks in a new first dimension, without derivatives."""
-        return torch.stack(self._tensors_of_all(tensor)).to(tensor.device)
+        return torch.stack(gather_tensors("Strategy.all_gather", self._ranks, tensor))
 
     def reduce(self, tensor: object, group: object = None, reduce_op: object = "mean") -> object:
         """The mean or sum of a number that each rank logs."""
         if not isinstance(tensor, torch.Tensor):
             return tensor
-        total = torch.stack(self._tensors_of_all(tensor)).sum(0).to(tensor.device)
+        total = torch.stack(gather_tensors("Strategy.reduce", self._ranks, tensor)).sum(0)
         is_mean = str(reduce_op).lower() in ("none", "mean", "avg", "redoptype.avg")
         return total / self.world_size if is_mean else total
 
     def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
         """Whether all ranks, or any of them, decide so."""
-        decisions = [text == b"1" for text in self._ranks.gather(b"1" if decision else b"0")]
+        decisions = [text == b"1" for text in self._gather("reduce_boolean_decision", b"1" if decision else b"0")]
         combine: Callable[[list[bool]], bool] = min if all else max
         return combine(decisions)
 
-    def _tensors_of_all(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        return [pickle.loads(data) for data in self._ranks.gather(pickle.dumps(tensor.detach().cpu()))]
+    def _gather(self, method: str, data: bytes) -> list[bytes]:
+        return gather_or_raise(f"Strategy.{method}", self._ranks, lambda: data)

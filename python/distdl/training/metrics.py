@@ -63,20 +63,30 @@ def sync_metric(metric: MetricType, P: Partition) -> MetricType:
 
 def _gather_state(all_ranks: Grid, state: torch.Tensor, group: object = None) -> list[torch.Tensor]:
     """The states of all ranks, in their order. Collective over the ranks."""
-    with agreed("sync_metric", all_ranks, lambda: ""):  # so that ranks in other calls do not exchange their messages
-        values = state.detach().cpu().contiguous()
-        header = json.dumps([str(values.dtype).removeprefix("torch."), list(values.shape)]).encode()
-        data = values.reshape(-1).view(torch.uint8).numpy().tobytes()
-    headers, texts = all_ranks.gather(header), all_ranks.gather(data)
-    states = []
-    for (name, shape), text in zip(map(json.loads, headers), texts, strict=True):
-        dtype = getattr(torch, name)
-        part = torch.frombuffer(bytearray(text), dtype=dtype) if text else torch.empty(0, dtype=dtype, device="cpu")
-        states.append(part.reshape(shape).to(state.device))
+    states = gather_tensors("sync_metric", all_ranks, state)
     states[all_ranks.rank] = state  # whose gradient torchmetrics keeps
     dtypes = [part.dtype for part in states if part.numel()] or [state.dtype]
     # A rank that has counted nothing does not know the dtype of a list.
     return [part if part.numel() else part.to(dtypes[0]) for part in states]
+
+
+def gather_tensors(name: str, all_ranks: Grid, tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Small tensors of all ranks, of any shapes, in their order and without derivatives. Collective over the ranks.
+
+    Args:
+        name: the operation, for messages.
+    """
+    with agreed(name, all_ranks, lambda: ""):  # so that ranks in other calls do not exchange their messages
+        values = tensor.detach().cpu().contiguous()
+        header = json.dumps([str(values.dtype).removeprefix("torch."), list(values.shape)]).encode()
+        data = values.reshape(-1).view(torch.uint8).numpy().tobytes()
+    headers, texts = all_ranks.gather(header), all_ranks.gather(data)
+    tensors = []
+    for (dtype_name, shape), text in zip(map(json.loads, headers), texts, strict=True):
+        dtype = getattr(torch, dtype_name)
+        part = torch.frombuffer(bytearray(text), dtype=dtype) if text else torch.empty(0, dtype=dtype, device="cpu")
+        tensors.append(part.reshape(shape).to(tensor.device))
+    return tensors
 
 
 def _pass_over_empty_blocks(metric: torch.nn.Module) -> None:
