@@ -78,7 +78,7 @@ class HeldSignals:
     """Signals wait for their handlers for as long as it lives."""
 
 class Interrupt(enum.Enum):
-    """What becomes of an interrupt."""
+    """The fate of an interrupt."""
 
     first = ...
     same = ...
@@ -300,7 +300,7 @@ def held_by(holder: torch.Tensor) -> object:
     """The object that a tensor of holder_of(), or an alias of it, keeps. RuntimeError for other tensors."""
 
 class LayerAgreement:
-    """What the ranks of a layer agree on before each of its calls, in one vote.
+    """The agreement of a layer's ranks before each of its calls, in one vote.
 
     Constructing is collective over the ranks.
 

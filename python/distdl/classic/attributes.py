@@ -28,7 +28,7 @@ _ADVICE = {
     **dict.fromkeys(("x_broadcast", "y_sum_reduce"), _DATA),
     **dict.fromkeys(("sum_reduce", "all_sum_reduce", "all_reduce", "allreduce"), _SUMS),
 }
-"""What to write in place of attributes that layers of this library do not have."""
+"""Replacements for attributes that layers of this library do not have."""
 
 
 class OldAttributes(Module):

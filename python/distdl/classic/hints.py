@@ -26,7 +26,7 @@ _RULES: tuple[tuple[str, Callable[[Arguments], bool]], ...] = (
     ("LayerNorm", lambda arguments: isinstance(arguments.get("eps"), bool)),
 )
 _MOST_POSITIONS = {"Repartition": 3, "HaloExchange": 4}
-"""Of operators behind whose last position a buffer manager, or None, may stand."""
+"""The numbers of positions of operators after which a buffer manager, or None, may follow."""
 
 
 def _is_manager(value: object) -> bool:

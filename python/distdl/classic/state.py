@@ -87,4 +87,4 @@ FUNCTIONS = {
     ),
     **dict.fromkeys(("clip_grad_norm_", "parameter_count"), with_all_parameters),
 }
-"""What classic mode makes of functions of this library, by name."""
+"""The forms that functions of this library take in classic mode, by name."""

@@ -22,7 +22,7 @@ _LIMITS = {
     "kept": "what the backward pass needs; activation checkpoints keep less",
     "passing": "results and gradients of large layers",
 }
-"""What limits a model on some ranks, by the largest part of its memory."""
+"""The reasons for which a model does not fit, by the largest part of its memory."""
 
 
 @dataclass(frozen=True)
