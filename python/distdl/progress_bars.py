@@ -49,11 +49,11 @@ class ProgressBar:
         self._terminal = _terminal() if is_shown and _show[0] is True else None
         self._bar = None if self._terminal is None else _bar(name, total, self._terminal)
 
-    def advance(self, steps: int = 1) -> None:
-        """Note that steps are done."""
-        self._done += steps
+    def advance(self) -> None:
+        """Note that a step is done."""
+        self._done += 1
         if self._bar is not None:
-            self._bar.update(steps)
+            self._bar.update()
         elif self._call is not None:
             self._call(self._name, self._done, self._total)
 

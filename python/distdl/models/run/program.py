@@ -60,9 +60,7 @@ class Program:
         self._count = self._checkpoint = 0
         self._slots: dict[Value, int] = {}
         self._redistributed: dict[tuple[Value, ReadRegions], int] = {}
-        self._unshared: dict[
-            Value, int
-        ] = {}  # values in memory of their own, and their checkpoints, which return views
+        self._unshared: dict[Value, int] = {}  # values in memory of their own; their checkpoints, which return views
         self._keys: list[int] = []
         recording = plan.recording
         self.inputs = [self._slot(value) for value in recording.inputs]
@@ -86,8 +84,8 @@ class Program:
                 self._step(ResultOnAllRanks(self.placements[value], self._like), *[(self._slots[value],)] * 2)
         self.results = [(leaf, self._slots[leaf] if isinstance(leaf, Value) else -1) for leaf in leaves]
         self._all = with_transports(self.steps, self._parameters, results_reached(plan.steps, leaves), layouts)
-        self._hooks: Sequence[Hook] | None = None
-        self.use_hooks(())
+        self._hooks: list[Hook] | None = None
+        self.use_hooks([])
 
     def _slot(self, value: Value) -> int:
         if value not in self._slots:
@@ -197,7 +195,7 @@ class Program:
             observed = ObservedCall(calls.popleft(), self._slots, self._failures)
             self._step(observed, observed.reads, ())
 
-    def use_hooks(self, hooks: Sequence[Hook]) -> None:
+    def use_hooks(self, hooks: list[Hook]) -> None:
         """Call these hooks on modules in the next calls, and no others. Concerns this rank only."""
         if self._hooks == hooks:
             return
