@@ -39,7 +39,7 @@ std::optional<c10::ScalarType> autocast_of(at::DeviceType device) {
   return at::autocast::get_autocast_dtype(device);
 }
 
-/// The dtypes of the buffers of floating point: a rank may have converted the layer.
+/// The dtypes of floating-point buffers, which differ if only some ranks converted the layer.
 std::vector<c10::ScalarType> buffer_dtypes(const LayerFacts& facts) {
   std::vector<c10::ScalarType> dtypes;
   for (const auto& buffer : facts.buffers) {
@@ -50,15 +50,35 @@ std::vector<c10::ScalarType> buffer_dtypes(const LayerFacts& facts) {
   return dtypes;
 }
 
-/// The facts that have to be equal on all ranks.
+/// The derivatives of all tensors and parameters, together and as a hash of each.
+struct Differentiation {
+  Derivatives any;
+  std::uint64_t hash;
+};
+
+Differentiation differentiation_of(const LayerFacts& facts) {
+  Derivatives any;
+  Hash hash;
+  for (const auto* const inputs : {&facts.tensors, &facts.parameters}) {
+    for (const auto& input : *inputs) {
+      const auto derivatives = input.derivatives();
+      any |= derivatives;
+      hash.add(flags_of(derivatives));
+    }
+  }
+  return {any, hash.add(records_gradients() ? 1 : 0).value()};
+}
+
+/// What has to be equal on all ranks, beside the structure of the tensors.
 struct Compared {
   const LayerFacts& facts;
   std::optional<c10::ScalarType> autocast;
   bool by_compiler;
-  const std::string& copy;
+  const std::string& copy;  // tells copies of a layer from each other; see name_copy
 
-  /// Never negative.
+  /// A number that differs if anything differs; never negative.
   std::int64_t hash() const;
+  /// A description for the message in which all ranks say what they have.
   std::string text() const;
 };
 
@@ -110,7 +130,7 @@ LayerAgreement::LayerAgreement(const LayerAgreement& other)
       agreement_(other.agreement_),
       local_(other.local_),
       generation_(new_generation()) {
-  agreement_.memory() = {};
+  agreement_.memory() = {};  // of the calls in which the original was called
 }
 
 void LayerAgreement::expect(std::string name, Shape shape, bool may_be_empty) {
@@ -153,29 +173,18 @@ Change LayerAgreement::change_of(const Local& now) const {
 bool LayerAgreement::agree(LayerFacts facts) {
   if (!active()) return false;
   auto lock = id().rank_set.lock();
-  facts = refused_or_kept(std::move(facts), optional_);
+  facts = facts_or_errors(std::move(facts), optional_);
   auto tensors = structures_of(facts);
-  Local now{.autocast = autocast_of(device_of(facts))};
-  const Compared compared{facts, now.autocast, caller_ == Caller::compiler, copy_};
-  now.options = compared.hash();
-  Derivatives any;
-  Hash differentiation;
-  meets_inference_tensors_ = false;
-  const auto include = [&](const Input& input) {
-    const auto derivatives = input.derivatives();
-    any |= derivatives;
-    differentiation.add(flags_of(derivatives));
-  };
-  for (const auto& input : facts.tensors) {
-    include(input);
-    meets_inference_tensors_ |= input.is_usable() && input.tensor.is_inference();
-  }
-  for (const auto& parameter : facts.parameters) include(parameter);
-  now.differentiation = differentiation.add(records_gradients() ? 1 : 0).value();
+  const auto differentiation = differentiation_of(facts);
+  const Compared compared{facts, autocast_of(device_of(facts)), caller_ == Caller::compiler, copy_};
+  const Local now{.autocast = compared.autocast, .differentiation = differentiation.hash, .options = compared.hash()};
+  meets_inference_tensors_ = std::ranges::any_of(
+      facts.tensors, [](const Input& input) { return input.is_usable() && input.tensor.is_inference(); });
 
   auto change = std::max(agreement_.change_of(tensors), change_of(now));
   std::optional<std::int64_t> received;
   sizes_are_in_question_ = false;
+  // Within the call of an outer layer all ranks know, without a vote, that nothing changed.
   const auto* const outer = agreement_.memory().enter(id().rank_set);
   if (outer == nullptr || !agreement_.memory().remembers(outer->generation) || change != Change::none) {
     Agreement::take_deferred_error_to(tensors.front());
@@ -183,7 +192,7 @@ bool LayerAgreement::agree(LayerFacts facts) {
     const auto compiled = caller_ == Caller::compiled_program ? kCompiled : 0U;
     const auto agreed = agreement_.agree(tensors,
                                          {.value = now.options,
-                                          .flags = flags_of(any) | flags_of(change_of(now)) | compiled,
+                                          .flags = flags_of(differentiation.any) | flags_of(change_of(now)) | compiled,
                                           .broadcast = facts.broadcast.value_or(0)},
                                          text);
     change = agreed.change;
@@ -191,7 +200,8 @@ bool LayerAgreement::agree(LayerFacts facts) {
     sizes_are_in_question_ = agreed.any_compiled && change == Change::structure;
     if (outer != nullptr) agreement_.memory().remember(outer->generation);
   }
-  // With the structure check off the others did not hear of a change of derivatives: that is for the next vote.
+  // Without the structure check, the other ranks have not heard of changed derivatives. As local_ still has the old
+  // ones, the next vote tells them.
   if (structure_check() || change == Change::structure) local_ = now;
   if (change != Change::none) generation_ = new_generation();
   if (facts.broadcast) broadcast_ = received ? *received : receive_broadcast(*facts.broadcast);
@@ -199,11 +209,11 @@ bool LayerAgreement::agree(LayerFacts facts) {
   return change == Change::structure;
 }
 
-std::int64_t LayerAgreement::receive_broadcast(std::int64_t broadcast) const {
+std::int64_t LayerAgreement::receive_broadcast(std::int64_t contribution) const {
   const auto pass = Pass::forward;
   const auto operation = operation_of(id(), pass);
   const CountedWaits waits(id().counter(false));
-  const comm::Ballot ballot{.call = id().call(pass), .broadcast = broadcast};
+  const comm::Ballot ballot{.call = id().call(pass), .broadcast = contribution};
   return vote(id().rank_set, ballot, [&] { return id().text(pass); }).broadcast;
 }
 

@@ -99,8 +99,8 @@ class LayerAgreement {
   const OperatorId& id() const { return *agreement_.id(); }
   std::vector<Structure> structures_of(const LayerFacts& facts) const;
   std::string problem_of(const std::vector<Input>& parameters) const;
-  /// Broadcasts the number in a call that holds no other vote. Collective.
-  std::int64_t receive_broadcast(std::int64_t broadcast) const;
+  /// The broadcast number, by a vote of its own, in a call without another vote. Collective.
+  std::int64_t receive_broadcast(std::int64_t contribution) const;
   Change change_of(const Local& now) const;
 
   std::vector<Expected> expected_;

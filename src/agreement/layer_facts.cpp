@@ -46,7 +46,7 @@ const char* reason_against(const LayerFacts& facts) {
 
 }  // namespace
 
-LayerFacts refused_or_kept(LayerFacts facts, const std::vector<bool>& optional) {
+LayerFacts facts_or_errors(LayerFacts facts, const std::vector<bool>& optional) {
   for (std::size_t i = 0; i < facts.tensors.size(); ++i) {
     auto& input = facts.tensors[i];
     if (i < optional.size() && !optional[i] && input.is_absent()) {

@@ -12,7 +12,7 @@ namespace distdl::agreement {
 struct LayerFacts {
   std::vector<Input> tensors = {};     // in the order of their names
   std::vector<Input> parameters = {};  // that may take part in differentiation
-  std::string own = {};                // has to be equal on all ranks
+  std::string own = {};                // what else has to be equal on all ranks, in words
   /// The number of one rank in a call that draws random numbers, and 0 on all others. Whether there is one has to be
   /// equal on all ranks.
   std::optional<std::int64_t> broadcast = {};
@@ -23,6 +23,6 @@ struct LayerFacts {
 
 /// The facts, if the call can be made; otherwise facts with nothing but the errors, which all ranks throw. `optional`
 /// says which tensors may be absent. Not collective.
-LayerFacts refused_or_kept(LayerFacts facts, const std::vector<bool>& optional);
+LayerFacts facts_or_errors(LayerFacts facts, const std::vector<bool>& optional);
 
 }  // namespace distdl::agreement

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import os
 from collections.abc import Callable, Sequence
 from operator import index
@@ -13,7 +14,7 @@ import torch
 
 from distdl.data.batches import current_epoch
 from distdl.data.blocks import Sliceable, read_box
-from distdl.data.regions import Region, RegionLike
+from distdl.data.regions import Region, RegionLike, dims_of
 from distdl.partitions.construction import constructing, constructor
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ class Patches(torch.utils.data.Dataset[torch.Tensor]):
     Args:
         array: an array, as for :func:`distdl.data.read_block`; or a function without arguments that opens it, which
             each process calls by itself, as HDF5 needs with worker processes: ``lambda: h5py.File(path)["x"]``.
-        P: the partition of a batch, as for :func:`distdl.data.loader`: its first dimension counts samples, and the
-            next dimensions cut those of a patch.
+        P: the partition of a batch, as for :func:`distdl.data.loader`: its first dimension splits the samples, its
+            other dimensions split a patch.
         shape: the shape of a patch, with as many dimensions as the array.
         samples: the number of patches in an epoch, at random places, which differ in each epoch. None for all patches
             of a regular grid.
@@ -37,15 +38,15 @@ class Patches(torch.utils.data.Dataset[torch.Tensor]):
             along a dimension ends where the region ends, so that patches cover all of it.
         flip: dimensions along which a patch is reversed with probability 1/2.
         seed: the seed of places and reversals, at least 0. They are functions of the seed, the epoch and the sample's
-            number: the same on all ranks, for every partition, in worker processes and after a restart. Arrays with the
-            same extents in their last dimensions have the same places and reversals there, so that inputs and targets
-            fit together: ``torch.utils.data.StackDataset(x=Patches(...), y=Patches(...))``.
+            number: the same on all ranks, for every partition, in worker processes and after a restart. If the last
+            dimensions of two arrays have equal extents, patches have equal places and reversals in these dimensions.
+            So inputs fit their targets: ``torch.utils.data.StackDataset(x=Patches(...), y=Patches(...))``.
         region: the part of the array from which patches are cut, as for :func:`distdl.data.read_block`.
         fill: the value of masked elements, as for :func:`distdl.data.read_block`.
 
     Raises:
-        ValueError: on all ranks, if their arguments or the shapes of their arrays differ, a patch does not fit into the
-            region, or an argument is out of range.
+        ValueError: on all ranks, if the ranks' arguments or the shapes of their arrays differ, a patch does not fit
+            into the region, or an argument is out of range.
         TypeError: on all ranks, if an argument is of another type.
 
     Constructing is collective over the communicator that P comes from; reading a patch is not.
@@ -68,11 +69,12 @@ class Patches(torch.utils.data.Dataset[torch.Tensor]):
         compared: dict[str, object] = {"shape": shape, "samples": samples, "stride": stride, "flip": flip}
         compared |= {"seed": seed, "region": region, "fill": fill}
         self._array, self._fill = array, fill
-        self._opened: tuple[int, Sliceable] | None = None  # by a process with this number
+        self._opened: tuple[int, Sliceable] | None = None  # the process that opened the array, and the array
         with constructing("Patches", {"P": P}, compared) as (grid,):
             whole = tuple((array() if callable(array) else array).shape)
             compared["array of shape"] = whole
-            self._region = Region.of("Patches", whole, region, flip)
+            self._region = Region.of("Patches", whole, region)
+            self._flipped_at_random = dims_of("Patches", "flip", flip, len(whole))
             self._shape = tuple(map(index, shape))
             if len(self._shape) != len(whole) or not all(
                 1 <= n <= extent for n, extent in zip(self._shape, self._region.shape, strict=True)
@@ -81,7 +83,8 @@ class Patches(torch.utils.data.Dataset[torch.Tensor]):
                     f"Patches: patches of shape {list(self._shape)} in a region of shape {list(self._region.shape)}; "
                     "they need as many dimensions, and extents from 1 to those of the region"
                 )
-            steps = self._shape if stride is None else stride if isinstance(stride, Sequence) else [stride] * len(whole)
+            stride = self._shape if stride is None else stride
+            steps = stride if isinstance(stride, Sequence) else [stride] * len(whole)
             self._grid = [_starts(*sizes) for sizes in zip(self._region.shape, self._shape, steps, strict=True)]
             self._samples = None if samples is None else index(samples)
             self._seed = index(seed)
@@ -96,27 +99,24 @@ class Patches(torch.utils.data.Dataset[torch.Tensor]):
     def place(self, number: int) -> tuple[tuple[slice, ...], tuple[int, ...]]:
         """The region of the array that is patch ``number``, and the dimensions along which it is reversed.
 
-        :func:`distdl.data.write_block` takes them as ``region`` and ``flip``. Random places are those of
-        :func:`distdl.data.current_epoch`. Raises IndexError for a number that is not there. No other rank has to call
-        it.
+        :func:`distdl.data.write_block` takes them as ``region`` and ``flip``. Random places belong to the epoch that
+        :func:`distdl.data.current_epoch` returns. Raises IndexError if there is no such patch. Not collective.
         """
         if not 0 <= number < len(self):
             raise IndexError(f"Patches: there is no patch {number} among {len(self)}")
-        dim = len(self._shape)
-        words = (
-            np.random.SeedSequence([self._seed, current_epoch(), number]).generate_state(2 * dim, np.uint64).tolist()
-        )
-        # The last dimensions come first, so that they are equal for arrays with other first dimensions.
-        random_starts, random_bits = words[::2][::-1], words[1::2][::-1]
+        seeds = np.random.SeedSequence([self._seed, current_epoch(), number])
+        words = seeds.generate_state(2 * len(self._shape), np.uint64).tolist()
+        # The first words are for the last dimension, where arrays that differ in their first dimensions have to agree.
+        start_words, flip_words = words[::2][::-1], words[1::2][::-1]
         if self._samples is None:
-            places = np.unravel_index(number, [len(starts) for starts in self._grid])
-            starts = [starts[int(place)] for starts, place in zip(self._grid, places, strict=True)]
+            numbers = np.unravel_index(number, [len(starts) for starts in self._grid])
+            offsets = [starts[int(i)] for starts, i in zip(self._grid, numbers, strict=True)]
         else:
-            free = [extent - n + 1 for extent, n in zip(self._region.shape, self._shape, strict=True)]
-            starts = [word % n for word, n in zip(random_starts, free, strict=True)]
-        starts = [first + start for first, start in zip(self._region.starts, starts, strict=True)]
-        reversed_dims = tuple(d for d in self._region.reversed_dims if random_bits[d] % 2)
-        return tuple(slice(start, start + n) for start, n in zip(starts, self._shape, strict=True)), reversed_dims
+            sizes = zip(start_words, self._region.shape, self._shape, strict=True)
+            offsets = [word % (extent - n + 1) for word, extent, n in sizes]
+        starts = map(operator.add, self._region.starts, offsets)
+        box = tuple(slice(start, start + n) for start, n in zip(starts, self._shape, strict=True))
+        return box, tuple(d for d in self._flipped_at_random if flip_words[d] % 2)
 
     def __getitem__(self, number: int) -> torch.Tensor:
         """This rank's block of a patch; zero volume on ranks outside of P."""
@@ -136,7 +136,7 @@ class Patches(torch.utils.data.Dataset[torch.Tensor]):
 
 
 def _starts(extent: int, n: int, step: int) -> list[int]:
-    """Where the patches of a regular grid start."""
+    """The first elements of the patches of a regular grid along a dimension."""
     if index(step) < 1:
         raise ValueError(f"Patches: stride {step}; steps must be at least 1")
     last = extent - n

@@ -52,22 +52,23 @@ def write_block(
         array: anything with a shape that slices can be assigned to: of NumPy, ``numpy.memmap``, h5py, zarr or torch. It
             converts the numbers to its dtype.
         P: the partition, as for :meth:`distdl.Partition.slices`.
-        block: this rank's block, without a halo. Its gradient is left out. Ranks outside of P may pass None.
-        root: None if every rank writes its block, into an array that all of them have opened: zarr, HDF5 with
-            ``driver="mpio"``, or a memory map of one file (on several nodes only if their file system keeps mapped
-            pages equal). Otherwise the number of the worker of P that receives and writes all blocks, one after
-            another; other ranks may pass None as ``array``. This is for arrays in memory, files that one rank opens,
-            and chunks that lie across blocks.
+        block: this rank's block, without a halo; only its values are written. Ranks outside of P may pass None.
+        root: the number of the worker of P that receives and writes all blocks, one after another, for arrays in
+            memory, files that a single rank opens, and chunks that hold parts of several blocks; other ranks may pass
+            None as ``array``. By default every rank writes its block, into an array that all of them have opened: zarr,
+            HDF5 with ``driver="mpio"``, or a memory map of one file (on several nodes only if their file system keeps
+            mapped pages equal).
         region, flip: the part of the array that the blocks make up, as for :func:`distdl.data.read_block`.
 
     Raises:
-        ValueError: on all ranks, if their arguments or the shapes of their arrays differ, a block does not have the
-            shape of its place, root is not a worker, or two ranks would write into the same chunk, or into an HDF5 file
-            that is not open for parallel writing. Nothing is written then.
+        ValueError: on all ranks, if the ranks' arguments or the shapes of their arrays differ, a block does not have
+            the shape of its place, root is not a worker, or two ranks would write into the same chunk, or into an HDF5
+            file that is not open for parallel writing. Then nothing has been written.
         TypeError: on all ranks, if ``block`` is not a tensor, or ``array`` is missing where it is written.
 
-    An error of the array, such as a full disk, is raised on all ranks; other blocks may be written. Collective over
-    the communicator that P comes from. After it, all blocks are in the array; flushing a file is left to the program.
+    An error of the array, such as a full disk, is raised on all ranks; other blocks may have been written by then.
+    Collective over the communicator that P comes from. When it returns, all blocks are in the array; flushing a file is
+    left to the program.
     """
     compared = {"root": root, "region": region, "flip": flip}
     with constructing("write_block", {"P": P}, compared) as (grid,):
@@ -83,28 +84,33 @@ def write_block(
         return
     all_ranks = grid.constructing_ranks()
     target = array if writes else None
-    calls = [Call(text) for text in gather_or_raise("write_block", all_ranks, lambda: Call.describe(target, values))]
-    calls = [calls[all_ranks.ranks.index(rank)] for rank in grid.ranks]
-    # All ranks know the same calls, and raise the same errors.
-    part = Region.of("write_block", _common_shape(calls), region, flip)
+    texts = gather_or_raise("write_block", all_ranks, lambda: WriteArguments.describe(target, values))
+    workers = [WriteArguments(texts[all_ranks.ranks.index(rank)]) for rank in grid.ranks]
+    # All ranks know the same of each worker, and raise the same errors.
+    part = Region.of("write_block", _common_shape(workers), region, flip)
     boxes = _boxes(grid, part)
-    for call, box, rank in zip(calls, boxes, grid.ranks, strict=True):
-        if call.block_shape != [b.stop - b.start for b in box]:
+    for worker, box, rank in zip(workers, boxes, grid.ranks, strict=True):
+        if worker.block_shape != [b.stop - b.start for b in box]:
             raise ValueError(
-                f"write_block: the block on rank {rank} has shape {call.block_shape}; its place in the array, "
+                f"write_block: the block on rank {rank} has shape {worker.block_shape}; its place in the array, "
                 f"[{', '.join(f'{b.start}:{b.stop}' for b in box)}], has shape {[b.stop - b.start for b in box]}"
             )
     if root is None:
-        _refuse_races(grid, part, calls)
-    with agreed("write_block", all_ranks, lambda: ""):
+        _refuse_races(grid, part, workers)
+    with agreed("write_block", all_ranks, lambda: ""):  # no more arguments to compare, only errors
         if root is None and target is not None:
             _assign(target, boxes[grid.rank], values, part)
         elif root is not None and grid.active:
-            _write_by_root(target, grid, root, calls, boxes, values, part)
+            _write_by_root(target, grid, root, workers, boxes, values, part)
 
 
-class Call:
-    """The call of a rank: the shape and the chunks of its array, and the shape and the dtype of its block."""
+class WriteArguments:
+    """The shape and the chunks of the array on a rank, and the shape and the dtype of its block.
+
+    Attributes:
+        shape: None on a rank that does not write.
+        serial_driver: the driver with which the rank has opened an HDF5 file, if it cannot write in parallel.
+    """
 
     def __init__(self, text: bytes) -> None:
         self.shape, self.chunks, self.serial_driver, self.block_shape, self.dtype = json.loads(text)
@@ -112,8 +118,8 @@ class Call:
     @staticmethod
     def describe(array: Assignable | None, values: NDArray[np.generic]) -> bytes:
         chunks = chunk_extents(array, "shards") or chunk_extents(array)
-        driver: object = getattr(getattr(array, "file", None), "driver", "mpio")  # of h5py
-        serial_driver = None if driver == "mpio" else str(driver)
+        driver: object = getattr(getattr(array, "file", None), "driver", None)  # None but for datasets of h5py
+        serial_driver = None if driver in (None, "mpio") else str(driver)
         shape = None if array is None else list(array.shape)
         return json.dumps([shape, chunks, serial_driver, values.shape, values.dtype.str]).encode()
 
@@ -124,8 +130,8 @@ def _values(block: torch.Tensor) -> NDArray[np.generic]:
     return np.ascontiguousarray((block.float() if block.dtype is torch.bfloat16 else block).numpy())
 
 
-def _common_shape(calls: Sequence[Call]) -> Sequence[int]:
-    shapes: list[list[int]] = [call.shape for call in calls if call.shape is not None]
+def _common_shape(workers: Sequence[WriteArguments]) -> Sequence[int]:
+    shapes: list[list[int]] = [worker.shape for worker in workers if worker.shape is not None]
     if any(shape != shapes[0] for shape in shapes):
         raise ValueError(f"write_block: the ranks have arrays of the shapes {shapes}; they must be equal")
     return shapes[0]
@@ -143,23 +149,25 @@ def _boxes(grid: Grid, region: Region) -> list[Box]:
     return [region.slices([slice(*bounds) for bounds in block]) for block in blocks]
 
 
-def _refuse_races(grid: Grid, region: Region, calls: Sequence[Call]) -> None:
+def _refuse_races(grid: Grid, region: Region, workers: Sequence[WriteArguments]) -> None:
     """Raise ValueError if two ranks would write into the same chunk, or the same serial HDF5 file."""
     advice = "let one rank write for all, with root=0"
-    if grid.size > 1 and (driver := next(filter(None, (call.serial_driver for call in calls)), None)):
+    if grid.size > 1 and (driver := next(filter(None, (worker.serial_driver for worker in workers)), None)):
         raise ValueError(
             f"write_block: the HDF5 file is open with driver={driver!r}, in which several ranks cannot write; open it "
             f"with driver='mpio', or {advice}"
         )
-    for call in calls:
-        for d, chunk in enumerate(call.chunks or () if 0 not in region.shape else ()):
-            extent = grid.shape[d] if d < grid.dim else 1
-            parts = [region.slice(d, slice(*block)) for block in cut(region.shape[d], extent)]
+    if 0 in region.shape:
+        return
+    for worker in workers:
+        for d, chunk in enumerate(worker.chunks or ()):
+            count = grid.shape[d] if d < grid.dim else 1
+            parts = [region.slice(d, slice(*block)) for block in cut(region.shape[d], count)]
             parts = sorted((part for part in parts if part.stop > part.start), key=lambda part: part.start)
             for left, right in itertools.pairwise(parts):
                 if (left.stop - 1) // chunk == right.start // chunk:
                     raise ValueError(
-                        f"write_block: the array is stored in chunks of {call.chunks}, and the blocks "
+                        f"write_block: the array is stored in chunks of {worker.chunks}, and the blocks "
                         f"{left.start}:{left.stop} and {right.start}:{right.stop} of dimension {d} are in the same "
                         "chunk, which two ranks cannot write at the same time; choose chunks that fit into the "
                         f"blocks, or {advice}"
@@ -176,7 +184,7 @@ def _write_by_root(
     array: Assignable | None,
     grid: Grid,
     root: int,
-    calls: Sequence[Call],
+    workers: Sequence[WriteArguments],
     boxes: Sequence[Box],
     values: NDArray[np.generic],
     region: Region,
@@ -190,20 +198,20 @@ def _write_by_root(
             with messages.waiting():
                 messages.wait_for_sends()
             return
-        for rank, call, box in zip(grid.ranks, calls, boxes, strict=True):
-            block = values if rank == grid.me else _receive_block(messages, rank, call)
+        for rank, worker, box in zip(grid.ranks, workers, boxes, strict=True):
+            block = values if rank == grid.me else _receive_block(messages, rank, worker)
             try:
                 _assign(array, box, block, region)
-            except Exception as error:  # the other ranks wait until their blocks are received
+            except Exception as error:  # raised at the end: the other ranks wait until their blocks are received
                 errors.append(error)
     if errors:
         raise errors[0]
 
 
-def _receive_block(messages: ByteMessages, rank: int, call: Call) -> NDArray[np.generic]:
-    nbytes = math.prod(call.block_shape) * np.dtype(call.dtype).itemsize
+def _receive_block(messages: ByteMessages, rank: int, sender: WriteArguments) -> NDArray[np.generic]:
+    nbytes = math.prod(sender.block_shape) * np.dtype(sender.dtype).itemsize
     if not nbytes:
-        return np.empty(call.block_shape, call.dtype)
+        return np.empty(sender.block_shape, sender.dtype)
     arriving = messages.receive(rank, nbytes)
     with messages.waiting():
-        return arriving.wait().numpy().view(call.dtype).reshape(call.block_shape)
+        return arriving.wait().numpy().view(sender.dtype).reshape(sender.block_shape)

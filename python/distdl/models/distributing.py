@@ -20,44 +20,44 @@ def distribute(
     as_sequential: bool = False,
     input_partitions: Mapping[str | int, object] | None = None,
 ) -> DistributedModel:
-    """Distribute a model over partitions: it takes blocks of the input, and returns blocks of the sequential results.
+    """Distribute a model over partitions: it takes blocks of its input, and returns blocks of its usual results.
 
     Args:
-        model: any ``torch.nn.Module``, or a function of whole tensors, such as a loss, a metric or an augmentation. The
-            computation must not depend on the values of tensors. A module is copied; it is the same on all ranks but
-            for its weights: worker 0's count.
+        model: any ``torch.nn.Module``, or a function of whole tensors, such as a loss, a metric or an augmentation. Its
+            steps must not depend on the values of tensors. All ranks pass the same model; only weights may differ, of
+            which those of worker 0 are used. A module is copied.
         P_x: how the inputs are split, with as many dimensions as they have, such as ``[1, 1, 2, 2]``.
-        plan: the partitions of certain modules, by their names or by patterns such as ``"layer[34].*"``, with ranks of
-            P_x; ``[1, 1, 1, 4]`` is a partition of the first workers. A partition with as many dimensions as a tensor
-            says how it is split, if the operation can be split so; other operations are split so that the least is
-            redistributed among its workers. The innermost module counts, and of several patterns for it the last.
-            Words of transformers, such as "colwise" and "rowwise", and partitions that split features, let weights live
-            in blocks where they are used; plans that models carry are taken: ``plan=model.tp_plan``. Other parameters
-            travel to all workers.
+        plan: partitions of single modules, by names or patterns such as ``"layer[34].*"``; their workers are workers of
+            P_x. A list of numbers, such as ``[1, 1, 1, 4]``, is a partition of the first workers. Where names of
+            several modules fit an operation, the innermost one decides, and of several patterns the last. Operations
+            with as many dimensions as the partition are split like it where they can be; the others are split over its
+            workers such that the fewest elements are redistributed. A partition that splits features, or a word of
+            transformers such as "colwise" or "rowwise", keeps the weights in blocks on the workers that use them. All
+            other parameters are sent to all workers. A model's own plan can be passed: ``plan=model.tp_plan``.
         fallback: for operations that cannot be split: "error" lists all of them before anything is communicated,
             "gather" computes them on one worker.
         as_sequential: draw the random numbers that the model draws in one process with the same seed, for dropout and
             all else. Every rank draws the numbers of whole tensors, and the generators of all ranks have to be in step.
-            torch draws in the order of memory: inputs count as they are in the blocks, such as in channels_last. To
-            know the order of other tensors, the first call runs each operation once with zeros on every rank.
+            torch fills a tensor in the order of its memory: for inputs this is the order of their blocks, such as
+            channels_last; for other tensors the first call finds it by running each operation on zeros, on every rank.
         input_partitions: the partitions of inputs that are not split as P_x says, by the names of arguments or their
             positions: ``{"labels": [1, 2, 2]}``, with workers of P_x as in a plan; None if every rank has the whole
-            tensor. An argument with several tensors has a partition for all of them, or a dict or list of partitions.
-            Without a partition, tensors with as many dimensions as P_x are split as P_x says, and tensors with fewer
-            dimensions are whole on every rank.
+            tensor. For an argument with several tensors, a partition that all of them have, or a dict or list of
+            partitions. Tensors without a partition are split as P_x says if they have as many dimensions as P_x, and
+            are whole on every rank if they have fewer.
 
-    Random numbers are functions of the seed, the call and the index in the whole tensor: the same for every partition
-    and number of ranks. A call that draws any takes one number from torch's default generator, on every rank; worker
-    0's number decides. With ``as_sequential=True`` they are torch's numbers.
+    Random numbers depend on the seed, the call and the index in the whole tensor only, neither on the partition nor on
+    the number of ranks. In each call that draws any, every rank takes one number from torch's default generator; that
+    of worker 0 is the key of all numbers. With ``as_sequential=True`` they are torch's own numbers.
 
     Returns:
-        A module with the same parameters by the same names. Each rank has its part: see
-        :func:`distdl.parameter_layout`. Its results are blocks, but for numbers (tensors without dimensions, such as a
-        loss), which every rank has: ``loss.backward()`` on every rank gives the gradients of one process.
+        A module with the same parameters by the same names, of which each rank has its part: see
+        :func:`distdl.parameter_layout`. Its results are blocks, except for tensors without dimensions, such as a loss,
+        which every rank has: ``loss.backward()`` on every rank gives the gradients of one process.
 
     Raises:
         TypeError, ValueError: on all ranks, if an argument is not as described; in a call, if a tensor does not fit its
-            partition, or may be a block or a whole tensor, or if a plan cannot be followed.
+            partition, if it is unclear whether it is a block or a whole tensor, or if a plan cannot be followed.
         NotImplementedError: on all ranks, in the first call, if the model looks at the values of a tensor, or an
             operation cannot be split.
 

@@ -11,7 +11,7 @@ from support.cases import CASES
 from support.ranks import job, raises_everywhere
 from support.tensors import same_bits, values
 
-# Of torch's own modules, which it imports at the first transform.
+# Warnings of modules that torch imports at the first transform.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script", "ignore:.*:DeprecationWarning:torch")
 
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script", "ignore:.*:D
 @pytest.mark.parametrize("make", CASES.values(), ids=CASES)
 def test_grad_and_jvp(P_world, make):
     case = make(P_world)
-    A = case.operator._operator
+    adjoint = case.operator._operator.adjoint
     x, v = values(case.shape, seed=job.rank), values(case.shape, seed=100 + job.rank)
     w = values(case.operator(x).shape, seed=200 + job.rank)
 
@@ -29,8 +29,8 @@ def test_grad_and_jvp(P_world, make):
     y, ty = torch.func.jvp(case.operator, (x,), (v,))
     assert same_bits(y, case.operator(x))
     assert same_bits(ty, case.operator(v))
-    assert same_bits(torch.func.grad(f)(x), A.adjoint(x, 2 * w * case.operator(x)))
-    hessian_times_v = A.adjoint(x, 2 * w * case.operator(v))
+    assert same_bits(torch.func.grad(f)(x), adjoint(x, 2 * w * case.operator(x)))
+    hessian_times_v = adjoint(x, 2 * w * case.operator(v))
     assert same_bits(torch.func.jvp(torch.func.grad(f), (x,), (v,))[1], hessian_times_v)
     assert same_bits(torch.func.grad(lambda x: (torch.func.grad(f)(x) * v).sum())(x), hessian_times_v)
 
@@ -39,7 +39,7 @@ def test_grad_and_jvp(P_world, make):
 @pytest.mark.parametrize("make", CASES.values(), ids=CASES)
 @pytest.mark.parametrize("dim", [0, -1])
 def test_vmap(P_world, make, dim):
-    """A batch has the values and gradients of its samples in turn."""
+    """The values and gradients of a batch are those of its samples, one after another."""
     case = make(P_world)
     batch = [values(case.shape, seed=10 * i + job.rank) for i in range(3)]
     x = torch.stack(batch, dim)
@@ -57,7 +57,7 @@ def test_vmap(P_world, make, dim):
 
 @pytest.mark.parametrize("jacobian", [torch.func.jacfwd, torch.func.jacrev])
 def test_jacobians(P_world, jacobian):
-    """All ranks vary the same element, or ask for the gradient of the same one: the sum counts it once for each."""
+    """All ranks vary, or differentiate, the same element at once, which the sum has once for each rank."""
     layer = dnn.AllSumReduce(grid(P_world, [job.size]), [0])
     assert same_bits(jacobian(layer)(values([3], seed=job.rank)), job.size * torch.eye(3, dtype=torch.float64))
 
@@ -67,7 +67,7 @@ def test_jacobians(P_world, jacobian):
     ["sum_reduce_rows", "all_gather_rows", "reduce_scatter_columns", "repartition_all_to_all", "halo_periodic"],
 )
 def test_vmap_in_vmap(P_world, name):
-    """Over two further dimensions in turn."""
+    """The operator is applied along two further dimensions."""
     case = CASES[name](P_world)
     x = values((2, 3, *case.shape), seed=job.rank)
     y = torch.func.vmap(torch.func.vmap(case.operator, in_dims=-1, out_dims=-1))(x.movedim(1, -1))
@@ -78,7 +78,7 @@ def test_vmap_in_vmap(P_world, name):
 
 
 def test_hessian(P_world):
-    """Forward over reverse, each under vmap: of sum(y^3) it is A* diag(6 y) A."""
+    """With y = A x, the Hessian of sum(y^3) is A* diag(6 y) A. torch computes it forward over reverse, under vmap."""
     layer = dnn.HaloExchange(grid(P_world, [job.size]), 1, periodic=True)
     x = values([2], seed=job.rank)
     hessian = torch.func.hessian(lambda x: layer(x).pow(3).sum())(x)
@@ -102,7 +102,7 @@ ACROSS_BLOCKS = {
 @pytest.mark.ranks(2, 3)
 @pytest.mark.parametrize("twin", ACROSS_BLOCKS.values(), ids=ACROSS_BLOCKS)
 def test_layers(P_world, twin):
-    """They refuse the transforms, on whichever rank, and go on; forward derivatives equal the twin's."""
+    """A transform on any rank is refused on all, and calls work afterwards; forward derivatives equal the twin's."""
     workers = (1, 1, job.size) if isinstance(twin, torch.nn.InstanceNorm1d) else (1, job.size, 1)
     twin = copy.deepcopy(twin).double()
     x, v = (torch.randn(2, 4, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(i)) for i in range(2))
@@ -114,8 +114,9 @@ def test_layers(P_world, twin):
         lambda: torch.func.vmap(layer)(part[None]),
     )
     for transform in transforms:
-        for transforming in (True, job.rank == 0):
-            raises_everywhere(TypeError, "torch.func", transform if transforming else lambda: layer(part), seconds=10.0)
+        for is_transformed_here in (True, job.rank == 0):
+            call = transform if is_transformed_here else lambda: layer(part)
+            raises_everywhere(TypeError, "torch.func", call, seconds=10.0)
     _, expected = torch.func.jvp(twin, (x,), (v,))
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(part, direction)

@@ -14,13 +14,13 @@ P_world = distdl.Partition(job)
 pytestmark = [
     pytest.mark.shared,
     pytest.mark.usefixtures("fresh_compiler"),
-    # Of torch's own modules, which it imports when it compiles.
+    # Warnings of modules that torch imports when it compiles.
     pytest.mark.filterwarnings("ignore:`torch.jit.script", "ignore:.*:DeprecationWarning:torch"),
 ]
 
 
 class Statistics(torch.nn.Module):
-    """Writes into buffers as users do: counts, averages, a buffer that is read as well, and a buffer in no state."""
+    """Writes into buffers as users do: counts, averages, a buffer that is read too, and one that is not persistent."""
 
     def __init__(self):
         super().__init__()
@@ -41,8 +41,8 @@ class Statistics(torch.nn.Module):
         return y + self.running[:, None, None]
 
 
-class OneBufferOfTwo(torch.nn.Module):
-    """Two layers with the same running mean."""
+class SharedRunningMean(torch.nn.Module):
+    """Two layers with the same buffer."""
 
     def __init__(self):
         super().__init__()
@@ -57,7 +57,7 @@ def normalized():
     return torch.nn.Sequential(torch.nn.BatchNorm2d(3), torch.nn.Conv2d(3, 2, 3, padding=1), torch.nn.BatchNorm2d(2))
 
 
-def by_instances():
+def instance_norm():
     return torch.nn.InstanceNorm2d(3, track_running_stats=True)
 
 
@@ -65,11 +65,11 @@ def spectral():
     return torch.nn.utils.parametrizations.spectral_norm(torch.nn.Conv2d(3, 4, 3, padding=1))
 
 
-MODELS = [normalized, by_instances, Statistics, OneBufferOfTwo, spectral]
+MODELS = [normalized, instance_norm, Statistics, SharedRunningMean, spectral]
 
 
-def wrong_in(ours, model):
-    """Problems in the buffers of a model over partitions, in its state and on this rank."""
+def problems_in_buffers(ours, model):
+    """Differences between the models' states, on rank 0, and between their buffers on this rank."""
     state = distdl.sequential_state_dict(ours)
     wrong = [off(state[name], tensor) for name, tensor in model.state_dict().items() if job.rank == 0]
     here, expected = dict(ours.named_buffers()), dict(model.named_buffers())
@@ -77,8 +77,8 @@ def wrong_in(ours, model):
     return "".join(wrong)
 
 
-def calls(ours, model, call, inputs):
-    """Call both with the same tensors, and compare results, gradients and buffers."""
+def check_calls(ours, model, call, inputs):
+    """Compare results, gradients and buffers of calls with the same tensors: `call` is ours, perhaps compiled."""
     for whole in inputs:
         model.zero_grad()
         ours.zero_grad()
@@ -90,7 +90,7 @@ def calls(ours, model, call, inputs):
             named = model.named_parameters() if job.rank == 0 else ()
             assert_none(["".join(off(gradients[name], parameter.grad, 1e-9) for name, parameter in named)])
         assert_none([off(distdl.gather(y.detach(), ours.output_partition), expected)])
-        assert not any(together(wrong_in(ours, model)))
+        assert not any(together(problems_in_buffers(ours, model)))
 
 
 def images(*batches):
@@ -100,15 +100,15 @@ def images(*batches):
 @pytest.mark.parametrize("gradients", [True, False])
 @pytest.mark.parametrize("make", MODELS)
 def test_buffers(make, gradients):
-    """The compiler makes the first call with each structure of tensors, on zeros."""
+    """At each new shape, the compiler itself calls the model on zeros, which must not change the buffers."""
     torch.manual_seed(0)
     model = make().double()
     ours = distdl.distribute(model, grid(P_world, [1, 1, job.size, 1]))
     compiled = torch.compile(ours, backend="aot_eager", fullgraph=True)
     with torch.set_grad_enabled(gradients):
-        calls(ours, model, compiled, images(2, 2, 3, 2))
+        check_calls(ours, model, compiled, images(2, 2, 3, 2))
         model.eval(), ours.eval()
-        calls(ours, model, compiled, images(2, 3))
+        check_calls(ours, model, compiled, images(2, 3))
 
 
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
@@ -116,17 +116,17 @@ def test_buffers_with_other_compilers(backend):
     torch.manual_seed(0)
     model = torch.nn.Sequential(Statistics(), torch.nn.BatchNorm2d(3)).double()
     ours = distdl.distribute(model, grid(P_world, [1, 1, job.size, 1]))
-    calls(ours, model, torch.compile(ours, backend=backend), images(2, 2))
+    check_calls(ours, model, torch.compile(ours, backend=backend), images(2, 2))
 
 
 def test_compiling_after_a_call():
-    """The call on zeros uses a program that is there already, and nothing of it stays."""
+    """The compiler's call on zeros changes no buffer either if an earlier call has recorded the program."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(Statistics(), torch.nn.BatchNorm2d(3)).double()
     ours = distdl.distribute(model, grid(P_world, [1, 1, job.size, 1]))
     compiled = torch.compile(ours, backend="aot_eager", fullgraph=True)
     for call in (ours, compiled, ours, compiled):
-        calls(ours, model, call, images(2))
+        check_calls(ours, model, call, images(2))
 
 
 def test_layers_that_fewer_workers_compute():
@@ -134,7 +134,7 @@ def test_layers_that_fewer_workers_compute():
     model = normalized().double()
     plan = {"2": P_world.create_partition_inclusive([0]).create_cartesian_topology_partition([1, 1, 1, 1])}
     ours = distdl.distribute(model, grid(P_world, [1, 1, job.size, 1]), plan=plan)
-    calls(ours, model, torch.compile(ours, backend="aot_eager", fullgraph=True), images(2, 2))
+    check_calls(ours, model, torch.compile(ours, backend="aot_eager", fullgraph=True), images(2, 2))
 
 
 def test_export():
@@ -157,14 +157,14 @@ def test_buffers_that_are_assigned():
     for seed in range(2):
         for module in (model, ours.module):
             module[0].running_mean = noise((3,), seed)
-        calls(ours, model, ours, images(2))
+        check_calls(ours, model, ours, images(2))
     model.eval(), ours.eval()
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     state["0.running_mean"] += 1
     model.load_state_dict(state)
     with torch.no_grad():
         ours.load_state_dict(ours.state_dict() | {"0.running_mean": state["0.running_mean"]}, assign=True)
-    calls(ours, model, ours, images(2))
+    check_calls(ours, model, ours, images(2))
 
 
 def test_buffers_of_other_shapes_on_one_rank():
@@ -182,7 +182,7 @@ class LooksAtValues(torch.nn.Module):
 
 
 @pytest.mark.filterwarnings("ignore:Dynamo")
-def test_why_a_first_call_cannot_be_recorded():
+def test_message_if_a_first_call_cannot_be_recorded():
     P_x = grid(P_world, [1, 1, P_world.size, 1])
     compiled = torch.compile(distdl.distribute(LooksAtValues(), P_x), backend="eager")
     x = distdl.scatter(noise((2, 2, 6, 5)), P_x)

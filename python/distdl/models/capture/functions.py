@@ -23,14 +23,16 @@ def key_of(function: Function) -> str:
         return str(function.__self__.__name__)  # type: ignore[attr-defined]
     if name.startswith("__") and name.endswith("__"):
         plain = name.strip("_")
+        # The operands are exchanged, so that these are other functions; "radd" is the same as "add".
         if plain in ("rsub", "rdiv", "rtruediv", "rfloordiv", "rpow", "rmatmul", "rmod"):
             return plain
         for prefix in ("i", "r"):
             if plain.startswith(prefix) and plain[1:] in _OPERATORS:
                 return plain[1:]
         return plain
-    if name.endswith("_") and not name.startswith("_"):
-        name = name.rstrip("_") if name != "requires_grad_" else name
+    # The plain name of requires_grad_() is an attribute.
+    if name.endswith("_") and not name.startswith("_") and name != "requires_grad_":
+        name = name.rstrip("_")
     return name or str(resolve_name(function))
 
 
@@ -39,9 +41,9 @@ _OPERATORS = {"add", "sub", "mul", "truediv", "floordiv", "pow", "mod", "and", "
 
 
 def with_lost_arguments(function: Function, args: Arguments, kwargs: Options) -> dict[str, object]:
-    """The named arguments of a call, with arguments that a function of torch does not hand on to a recorder.
+    """The named arguments of a call, with those that a function of torch omits when it calls a recorder.
 
-    ``torch.nn.functional.l1_loss`` forgets its weight, which the frame of the call still has.
+    ``torch.nn.functional.l1_loss`` omits its weight. The frame of its call, a few frames up the stack, still has it.
     """
     named = dict(kwargs)
     if not isinstance(function, FunctionType) or function.__module__ != F.__name__:
@@ -52,11 +54,11 @@ def with_lost_arguments(function: Function, args: Arguments, kwargs: Options) ->
             return named
         frame = frame.f_back
         if frame.f_code is function.__code__:
-            names = [*inspect.signature(function).parameters.items()][len(args) :]
-            values = {name: frame.f_locals[name] for name, _ in names if name not in named and name in frame.f_locals}
-            return named | {
-                name: values[name] for name, own in names if name in values and values[name] is not own.default
-            }
+            for parameter in [*inspect.signature(function).parameters.values()][len(args) :]:
+                value = frame.f_locals.get(parameter.name, parameter.default)
+                if value is not parameter.default:
+                    named.setdefault(parameter.name, value)
+            return named
     return named
 
 
@@ -64,14 +66,16 @@ _FRAMES = 4  # between a function of torch and a recorder, at most
 
 
 SHAPED_AS = {"expand_as": torch.Tensor.expand, "view_as": torch.Tensor.view, "reshape_as": torch.Tensor.reshape}
-
-
+"""Functions that take the shape of a second tensor, and the functions that take a shape in its place."""
 TYPED_AS = {"to", "type_as"}
-"""Functions that take the shape, or the dtype and the device, of a second tensor."""
+"""Functions that take the dtype and the device of a second tensor."""
 
 
 def without_template(key: str, args: Arguments, kwargs: Options) -> tuple[Function, Arguments, Options] | None:
-    """The same call without a tensor that only determines the shape or the dtype, and which need not travel."""
+    """The same call with a shape or a dtype in place of a second tensor, whose blocks then need not be sent.
+
+    None if the call has no such tensor.
+    """
     other = args[1] if len(args) > 1 else kwargs.get("other")
     if not isinstance(other, torch.Tensor) or key not in SHAPED_AS.keys() | TYPED_AS:
         return None
@@ -84,13 +88,16 @@ def without_template(key: str, args: Arguments, kwargs: Options) -> tuple[Functi
 
 
 @contextlib.contextmanager
-def without_a_count(module: torch.nn.Module) -> Iterator[None]:
-    """Let a norm that averages all batches alike not read its count of them, which changes no shape."""
-    counts = isinstance(module, NormBase) and module.momentum is None
-    if counts:
+def without_count_of_batches(module: torch.nn.Module) -> Iterator[None]:
+    """Give a norm without momentum one for a while, as it would read the value of its buffer num_batches_tracked.
+
+    A recording has no values, and the momentum changes no shape.
+    """
+    has_no_momentum = isinstance(module, NormBase) and module.momentum is None
+    if has_no_momentum:
         module.momentum = 0.1
     try:
         yield
     finally:
-        if counts:
+        if has_no_momentum:
             module.momentum = None

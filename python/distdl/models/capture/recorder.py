@@ -20,7 +20,7 @@ from distdl.models.capture.arguments import call_detaching, normalize_arguments
 from distdl.models.capture.checkpoints import Checkpoints
 from distdl.models.capture.decompositions import DECOMPOSITIONS, INLINED, SPLITTING, inlined, split_calls, with_values
 from distdl.models.capture.elementwise import ELEMENTWISE
-from distdl.models.capture.functions import key_of, with_lost_arguments, without_a_count, without_template
+from distdl.models.capture.functions import key_of, with_lost_arguments, without_count_of_batches, without_template
 from distdl.models.capture.interception import FunctionClass, apply_of, end_of_apply, intercepted_calls
 from distdl.models.capture.layers_of_functions import layer_of
 from distdl.models.capture.memory_order import with_real_strides
@@ -143,7 +143,7 @@ class Recorder(TorchFunctionMode):
             self._note(module, args, kwargs)
             may_record = not self._is_in_call and not self._selections.among((args, kwargs))
             if may_record and (key := self._key_of_layer(module)):
-                with without_a_count(module):
+                with without_count_of_batches(module):
                     results = self._call(run, key, module, args, dict(kwargs))
             else:
                 results = run(*args, **kwargs)

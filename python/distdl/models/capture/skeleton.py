@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -28,7 +28,7 @@ class Skeleton:
         self.device = device
         self._mode = FakeTensorMode(allow_non_fake_inputs=True)
         tensors: dict[int, torch.Tensor] = {}
-        self._names: dict[int, str] = {}
+        self._names: dict[int, str] = {}  # of parameters and buffers, by the ids of their fake tensors
         named = itertools.chain(
             model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False)
         )
@@ -42,26 +42,26 @@ class Skeleton:
                 tensors[id(tensor)] = fake
                 self._names[id(fake)] = name
         self.model = copied(model, {**tensors, **computed_weights(model)})
-        self._shapes = {name: tensor.shape for name, tensor in model.named_buffers(remove_duplicate=False)}
+        self._buffer_shapes = {name: tensor.shape for name, tensor in model.named_buffers(remove_duplicate=False)}
 
     def __deepcopy__(self, memo: dict[int, object]) -> Skeleton:
         return self  # it has no values
 
     def follow(self, model: torch.nn.Module) -> None:
-        """Take over changes of a model: modes, numbers, texts, removed hooks, dtypes, and frozen parameters."""
-        for own, module in zip(self.model.modules(), model.modules(), strict=True):
-            own.training = module.training
-            take_over(own, module)
-            for held in ("_parameters", "_buffers"):
-                for name, tensor in vars(own)[held].items():
-                    own_tensor = vars(module)[held][name]
-                    if tensor is None or own_tensor is None:
+        """Take over what changed in the model since: modes, plain attributes, hooks, dtypes, and frozen parameters."""
+        for module, source in zip(self.model.modules(), model.modules(), strict=True):
+            module.training = source.training
+            take_over(module, source)
+            for kind in ("_parameters", "_buffers"):
+                for name, fake in vars(module)[kind].items():
+                    real = vars(source)[kind][name]
+                    if fake is None or real is None:
                         continue
-                    if tensor.dtype != own_tensor.dtype:
+                    if fake.dtype != real.dtype:
                         with self._mode, torch.no_grad():
-                            tensor.data = tensor.data.to(own_tensor.dtype)
-                    if held == "_parameters":
-                        tensor.requires_grad_(own_tensor.requires_grad)
+                            fake.data = fake.data.to(real.dtype)
+                    if kind == "_parameters":
+                        fake.requires_grad_(real.requires_grad)
 
     def record(
         self,
@@ -75,9 +75,9 @@ class Skeleton:
         """Record the computation of the model.
 
         Args:
-            call: the arguments and keyword arguments of a rank, whose tensors are replaced by whole tensors.
-            inputs: shapes and dtypes of the whole tensors, in order.
-            key_of_layer: the key of a module that becomes one node; "" if the functions that it calls do.
+            call: the arguments and keyword arguments of this rank's call. Fake whole tensors take the place of blocks.
+            inputs: shapes and dtypes of the whole tensors, in the order of the blocks.
+            key_of_layer: the key of the rule for a module as a whole; "" if the functions that it calls are recorded.
             orders: the orders of the dimensions of the inputs in memory; by default row-major.
             real_strides: whether each call also runs with zeros, so that values have the strides of real tensors.
             bar: advances with each call that is recorded.
@@ -87,15 +87,15 @@ class Skeleton:
                 way that cannot be recorded.
         """
         before = [(module, dict(vars(module)), dict(vars(module)["_buffers"])) for module in self.model.modules()]
-        numbers, tensors, drawn = self._numbers(), self._tensors(), unrecorded.drawn_outside_of_torch()
-        generator = torch.get_rng_state()
+        numbers, tensors = self._numbers(), self._tensors()
+        generator, other_generators = torch.get_rng_state(), unrecorded.drawn_outside_of_torch()
         orders = [range(len(shape)) for shape, _ in inputs] if orders is None else orders
         described = [
             (shape, strides_in(order, shape), dtype) for (shape, dtype), order in zip(inputs, orders, strict=True)
         ]
         try:
             recording = self._recorded(call, described, key_of_layer, real_strides, bar)
-            if unrecorded.drawn_outside_of_torch() != drawn:
+            if unrecorded.drawn_outside_of_torch() != other_generators:
                 raise NotImplementedError(
                     "the model draws random numbers of Python or NumPy, and a call is recorded once; draw them by torch"
                 )
@@ -103,18 +103,14 @@ class Skeleton:
                 raise NotImplementedError(
                     "the model seeds torch's random numbers, and a call is recorded once; seed them before the call"
                 )
-            noted = self._numbers()
-            # The model may keep the size or the features of the last image, if the next call does not read them.
-            if noted != numbers or not self._tensors() <= tensors:
+            after_first = self._numbers()
+            if after_first != numbers or not self._tensors() <= tensors:
+                # The model keeps something of its call, such as the size or the features of the last image. A second
+                # recording shows what each further call computes. It fails if the call reads a tensor that was kept.
                 for module, _, buffers in before:
                     vars(module)["_buffers"].update(buffers)
                 recording = self._recorded(call, described, key_of_layer, real_strides, bar)
-                for (path, name), value in self._numbers().items():
-                    if noted.get((path, name)) != value:
-                        raise NotImplementedError(
-                            f"the model counts: {name}={value!r} of {path or 'the model'} is another one after each "
-                            "call, and a call is recorded once; let it count in a buffer"
-                        )
+                self._refuse_counters(after_first)
         finally:
             for module, attributes, buffers in before:
                 vars(module).clear()
@@ -134,12 +130,12 @@ class Skeleton:
             fakes = [_input(shape, strides, dtype, self.device) for shape, strides, dtype in inputs]
         rest = iter(fakes)
         args, kwargs = tree_map_only(torch.Tensor, lambda tensor: next(rest), call)
-        plain = {
+        names_of_attributes = {
             id(attribute): f"{path}.{name}".removeprefix(".")
             for (path, name), attribute in unrecorded.attributes_of(self.model)
         }
-        recorder = Recorder(self.model, fakes, self._names, key_of_layer, plain, real_strides, bar)
-        # Function modes such as this recorder must not see the calls that set up layers.
+        recorder = Recorder(self.model, fakes, self._names, key_of_layer, names_of_attributes, real_strides, bar)
+        # Set-ups run without function modes, and compiled programs without autograd; the recorder needs both.
         with (
             with_functions(), torch.inference_mode(False), autograd_again(), torch.enable_grad(),
             torch.compiler.set_stance("force_eager"), self._mode, recorder.around_modules(), without_log(),
@@ -150,8 +146,17 @@ class Skeleton:
         recorder.recording.written.update(self._written(recorder))
         return recorder.recording
 
+    def _refuse_counters(self, after_first: Mapping[tuple[str, str], object]) -> None:
+        """Refuse a model in which the second of two equal calls has changed a number again."""
+        for (path, name), value in self._numbers().items():
+            if after_first.get((path, name)) != value:
+                raise NotImplementedError(
+                    f"the model counts: each call changes {name}={value!r} of {path or 'the model'}, and a call is "
+                    "recorded once; let it count in a buffer"
+                )
+
     def _numbers(self) -> dict[tuple[str, str], object]:
-        """The numbers and texts that modules hold, also in lists and dicts."""
+        """The numbers and texts in attributes of modules, also in lists and dicts."""
         return {
             key: value for key, value in unrecorded.attributes_of(self.model) if isinstance(value, int | float | str)
         }
@@ -172,17 +177,17 @@ class Skeleton:
                 continue
             if value.is_differentiable:
                 raise NotImplementedError(
-                    f"the model writes something with a derivative into its buffer {name}; write what detach() gives"
+                    f"the model writes a tensor with a derivative into its buffer {name}; call its detach() first"
                 )
             if value.name:
-                raise NotImplementedError(f"the model lets its buffer {name} be {value.name}; use copy_()")
-            if value.shape != self._shapes.get(name):
+                raise NotImplementedError(f"the model assigns {value.name} to its buffer {name}; use copy_()")
+            if value.shape != self._buffer_shapes.get(name):
                 raise NotImplementedError(f"the model gives its buffer {name} the shape {list(value.shape)}")
             written[name] = value
         return written
 
 
 def _input(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """A tensor that asks for gradients if possible. It is no leaf, so that a model may write into it."""
+    """A tensor that requires gradients if its dtype can. It is no leaf, so that a model may write into it."""
     tensor = torch.empty_strided(tuple(shape), tuple(strides), dtype=dtype, device=device)
     return tensor.requires_grad_().clone() if dtype.is_floating_point or dtype.is_complex else tensor

@@ -14,21 +14,21 @@ from distdl.parameters.layout import Interval
 from distdl.partitions.grid import Grid
 
 Draw = Callable[[int | None, Sequence[Interval], torch.device], torch.Tensor]
-"""Random numbers of a block, by its intervals, on a device.
+"""A function that draws the random numbers of a block, from a key, the intervals of the block, and a device.
 
-A key and each element's index in the whole tensor determine them. Without a key they are torch's numbers in one
-process: every rank draws the whole tensor, so that the generators of all ranks stay in step.
+The key and an element's index in the whole tensor determine its number. With None for the key, the numbers are those
+that torch draws in one process: every rank draws the whole tensor, so that the generators of all ranks stay in step.
 """
 
 
 @dataclass(frozen=True)
 class Sharded:
-    """A dimension of an input that is sharded as a dimension of the result.
+    """A dimension of an input that is split as a dimension of the operation's shape is.
 
     Attributes:
-        dim: the dimension of the result.
-        scale: the number of elements of the input for each element of the result.
-        span: the (start, stop) that a worker reads for the (start, stop) of its block, if these are not scaled.
+        dim: this dimension of the shape.
+        scale: the number of elements of the input for each element of the shape.
+        span: in place of a scale, the (start, stop) that a worker reads, from the (start, stop) of its block.
         periodic: whether the end of the input is followed by its beginning.
     """
 
@@ -66,7 +66,7 @@ class Workers:
 
     Attributes:
         grid: their grid, with as many dimensions as the operation's shape.
-        blocks: their blocks of this shape.
+        blocks: the blocks into which they split this shape.
         rank: this rank in the communicator of the grid.
         base: the grid of P_x.
     """
@@ -92,18 +92,20 @@ class Operation:
     """An operation whose result can be computed in blocks.
 
     Attributes:
-        shape: of the space that is split into the workers' blocks, usually the shape of the result.
-        input_specs: for each tensor of the call the region that a worker reads; None if only dtype and device count.
-        make: constructs, on all workers together, the function that computes a block. Its argument is None if all
-            inputs are replicated; then the function computes the whole result.
+        shape: the shape that is split into the workers' blocks, usually that of the result.
+        input_specs: for each tensor of the call the region that a worker reads; None for a tensor of which only dtype
+            and device matter.
+        make: constructs, on all workers together, the function that computes a block. Given None in place of workers,
+            because all inputs are replicated, it constructs a function that computes the whole result.
         splittable: the dimensions that may be split.
-        if_requested: dimensions that a plan may split instead, with the batch or without, or blocks of parameters.
-        units: blocks along a dimension are multiples of this.
-        placements: the placements of the results, if other than the workers' blocks. Without placements and without a
-            layer, workers compute independently, and workers with empty blocks do not compute.
-        draw: random numbers for the block of a worker, which are the first argument of its function.
+        units: for each dimension the number of which the sizes of blocks are multiples; by default 1.
+        placements: the placements of the results, if other than the workers' blocks. An operation without, unless it is
+            a layer, exchanges nothing while it computes, so that workers with empty blocks need not call it.
+        draw: draws random numbers for a worker's block, which its function takes as the first argument.
+        if_requested: dimensions of features. They are split only if a plan says so, perhaps with the batch, or if
+            parameters are in blocks.
         summed: the same operation, split along a dimension over which it sums.
-        received: for blocks of workers, the number of elements that all of them receive while they compute.
+        received: from the workers' blocks, the number of elements that all of them receive while they compute.
     """
 
     shape: tuple[int, ...]
@@ -118,9 +120,10 @@ class Operation:
     received: Callable[[Blocks], int] | None = None
 
     def blocks(self, ranks: Sequence[int], splits: Sequence[int]) -> Blocks:
-        """Blocks of workers, as many along each dimension, as balanced as the units allow."""
-        sizes = zip(self.shape, splits, strict=True)
-        return Blocks(tuple(ranks), tuple(balanced_sizes(n, p, self.units.get(d, 1)) for d, (n, p) in enumerate(sizes)))
+        """The blocks of workers, as balanced as the units allow; `splits` are the numbers of blocks by dimension."""
+        units = (self.units.get(d, 1) for d in range(len(self.shape)))
+        sizes = zip(self.shape, splits, units, strict=True)
+        return Blocks(tuple(ranks), tuple(balanced_sizes(*along) for along in sizes))
 
 
 class NoRuleError(NotImplementedError):
@@ -128,4 +131,4 @@ class NoRuleError(NotImplementedError):
 
 
 class RandomError(NoRuleError):
-    """No rule for such random numbers. One worker alone may not draw them: generators would get out of step."""
+    """No rule for these random numbers. With as_sequential, no worker may draw them alone: generators are in step."""
