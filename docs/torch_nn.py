@@ -53,7 +53,7 @@ def verdict(kind: type[torch.nn.Module]) -> Verdict | None:
     if kind in SEQUENTIAL:
         return Verdict("ours", SEQUENTIAL[kind].__name__)
     if name in SPLIT_RULES:
-        return Verdict("in Local" if SPLIT_RULES[name].owns else "as it is", "")
+        return Verdict("in Local" if SPLIT_RULES[name].has_parameters else "as it is", "")
     if name in CONTAINERS:
         return Verdict("as it is", f": {CONTAINERS[name]}")
     return Verdict("refused", REFUSED[name]) if name in REFUSED else None

@@ -22,8 +22,11 @@ constexpr std::int64_t kLastCall = -2;  // no other call has this number
 
 std::atomic<bool> program_ended{false};  // whether this rank has told all others that it makes no further call
 
-/// A vote that this rank makes no further call on a communicator, held again until all of its ranks say so. Ranks that
-/// make a call instead throw, with this rank's text in their message.
+/// Votes that this rank makes no further call on a communicator, one after another until all of its ranks vote so. A
+/// rank that makes another call instead throws there, with this rank's text in its message.
+///
+/// In each round there is a vote, after which early messages are discarded if any rank sent some. Unless all ranks
+/// agree, this one then takes part in the gathering of texts, for the messages of those that throw.
 class LastVote {
  public:
   LastVote(const Communicator& communicator, const char* what) : communicator_(communicator), what_(what) { begin(); }
@@ -61,8 +64,8 @@ class LastVote {
   std::optional<TextGather> texts_;
 };
 
-/// Votes that this rank makes no further call on these communicators: on all of them at once, since a rank may wait for
-/// this one on any of them, and come to the others only when it has thrown there.
+/// Votes that this rank makes no further call on these communicators. Votes on all of them are open at once: another
+/// rank may wait on any of them, and only after it has thrown there does it vote on the next.
 void agree_on_last_call(std::vector<const Communicator*> communicators, const char* what) {
   std::erase_if(communicators, [](const auto* voters) { return voters->size() < 2 || voters->abandoned(); });
   const Waiting waiting;
@@ -87,7 +90,7 @@ void agree_on_freeing(std::vector<CommunicatorPtr> communicators) noexcept {
     std::vector<const Communicator*> voters;
     for (const auto& communicator : communicators) voters.push_back(communicator.get());
     agree_on_last_call(std::move(voters), "freeing the communicator");
-  } catch (const std::exception&) {  // MPI has failed here, which the end of the program reports
+  } catch (const std::exception&) {  // MPI has failed; the end of the program reports it
     return;
   }
 }

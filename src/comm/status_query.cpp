@@ -4,6 +4,7 @@
 #include <array>
 #include <list>
 #include <numeric>
+#include <optional>
 #include <thread>
 
 #include "base/text.hpp"
@@ -34,7 +35,7 @@ struct ReceivedQuery {
   std::int64_t query;
 };
 
-bool stopped = false;         // guarded by with_communicators
+bool stopped = false;         // read and written within with_communicators only, whose lock guards it
 std::int64_t last_query = 0;  // used by the watchdog's thread only, like sent_messages()
 
 /// Messages that MPI may still read. Never destroyed: the watchdog's thread outlives the end of main.
@@ -49,12 +50,12 @@ void post(const Communicator& communicator, int rank, int tag, const Message& me
         "MPI_Isend");
 }
 
-/// Receives the next message with this tag. Returns the rank that it came from, or -1 if there is none.
-int take(const Communicator& communicator, int tag, Message& message) {
+/// Receives the next message with this tag. Returns the rank that it came from, or nothing if none has arrived.
+std::optional<int> take(const Communicator& communicator, int tag, Message& message) {
   int arrived = 0;
   MPI_Status status;
   check(MPI_Iprobe(MPI_ANY_SOURCE, tag, communicator.handle(), &arrived, &status), "MPI_Iprobe");
-  if (arrived == 0) return -1;
+  if (arrived == 0) return std::nullopt;
   check(MPI_Recv(&message, sizeof(Message), MPI_BYTE, status.MPI_SOURCE, tag, communicator.handle(), &status),
         "MPI_Recv");
   return status.MPI_SOURCE;
@@ -87,8 +88,8 @@ std::vector<ReceivedQuery> received_queries() {
       return done != 0;
     });
     for (const auto* communicator : communicators) {
-      for (int rank = 0; (rank = take(*communicator, kQuery, message)) >= 0;) {
-        result.push_back({communicator, rank, message.query});
+      while (const auto rank = take(*communicator, kQuery, message)) {
+        result.push_back({communicator, *rank, message.query});
       }
     }
   });
@@ -144,9 +145,9 @@ StatusReplies query_status(const Communicator* communicator, std::chrono::millis
   while (missing > 0 && std::chrono::steady_clock::now() < until) {
     answer_status_queries(describe);
     with_usable(communicator, [&] {
-      for (int rank = 0; (rank = take(*communicator, kReply, message)) >= 0;) {
+      while (const auto rank = take(*communicator, kReply, message)) {
         if (message.query != last_query) continue;  // a late reply to an earlier query
-        replies.texts.at(static_cast<std::size_t>(rank)) = message.text.data();
+        replies.texts.at(static_cast<std::size_t>(*rank)) = message.text.data();
         --missing;
       }
     });

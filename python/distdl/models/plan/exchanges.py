@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from distdl.models.capture.recording import Node
 from distdl.models.operations.placement import Blocks
 from distdl.models.plan.planning import Plan, PlanStep
 from distdl.nn.base.by_dimensions import space_of
@@ -17,7 +18,8 @@ _SUM_MOMENTS = (AnyBatchNorm, AnyInstanceNorm, torch.nn.GroupNorm)
 def received_within(step: PlanStep) -> tuple[int, int]:
     """Bytes that a worker receives within an operation in the forward pass, and the number of exchanges.
 
-    They are halos, sums of moments, keys and values, and parts of sums over split features.
+    They are halos, keys and values, and parts of sums over split features. Sums of moments are exchanges of few bytes,
+    which count as none.
     """
     node, workers = step.node, step.workers
     if isinstance(workers, Blocks) and step.operation.received is not None:
@@ -25,23 +27,26 @@ def received_within(step: PlanStep) -> tuple[int, int]:
         return received * node.outputs[0].dtype.itemsize, received > 0
     if not isinstance(workers, Blocks) or not isinstance(node.target, torch.nn.Module):
         return 0, 0
-    split = [d for d, p in enumerate(workers.splits) if p > 1]
-    if node.key == "MultiheadAttention":
-        rows = len(workers.splits) - (2 if node.module.batch_first else 3)
-        p = workers.splits[rows] if rows >= 0 else 1
-        return 2 * (p - 1) * workers.largest() * node.arguments[0].dtype.itemsize, p > 1
     module = node.module
+    if node.key == "MultiheadAttention":
+        sequence = len(workers.splits) - (2 if module.batch_first else 3)
+        p = workers.splits[sequence] if sequence >= 0 else 1
+        return 2 * (p - 1) * workers.largest() * node.arguments[0].dtype.itemsize, p > 1
     space = space_of(module)
-    if getattr(module, "kernel_size", None) is None or space is None:  # Unfold and Fold read whole images
-        return 0, bool(split) and isinstance(module, _SUM_MOMENTS)
-    x = node.arguments[0]
+    if getattr(module, "kernel_size", None) is not None and space is not None:  # Unfold and Fold read whole images
+        return _received_halos(node, workers, space)
+    return 0, max(workers.splits, default=1) > 1 and isinstance(module, _SUM_MOMENTS)
+
+
+def _received_halos(node: Node, workers: Blocks, space: int) -> tuple[int, int]:
+    x, module = node.arguments[0], node.module
     first = len(x.shape) - space
-    of_block = [-(-n // p) for n, p in zip(x.shape, workers.splits, strict=True)]
-    halos = {d: _halo(module, d - first) for d in split if d >= first}
+    block_shape = [-(-n // p) for n, p in zip(x.shape, workers.splits, strict=True)]
+    halos = {d: _halo(module, d - first) for d, p in enumerate(workers.splits) if d >= first and p > 1}
     received = 0
     for d, halo in halos.items():
-        of_worker = halo if workers.splits[d] > 2 else -(-halo // 2)  # of two workers each has one neighbor
-        received += of_worker * math.prod(n for e, n in enumerate(of_block) if e != d)
+        width = halo if workers.splits[d] > 2 else -(-halo // 2)  # of two workers each has a single neighbor
+        received += width * math.prod(block_shape[:d] + block_shape[d + 1 :])
     return received * x.dtype.itemsize, sum(halo > 0 for halo in halos.values())
 
 

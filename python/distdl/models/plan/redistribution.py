@@ -1,4 +1,4 @@
-"""Redistribute a tensor: from its blocks, or out of replicas, to the regions that workers read."""
+"""Redistribute a tensor: from its blocks, or from replicas on all ranks, to the regions that workers read."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def received_elements(source: Placement, regions: ReadRegions, shape: Sequence[i
 
 
 def _received_periodically(source: Blocks, regions: ReadRegions, shape: Sequence[int]) -> dict[int, int]:
-    """The same for boxes that wrap around the end of the tensor."""
+    """:func:`received_elements` for boxes that wrap around the end of the tensor."""
     counts = {}
     for rank in regions.ranks:
         box = regions.box(rank, shape)
@@ -145,7 +145,7 @@ def _received_periodically(source: Blocks, regions: ReadRegions, shape: Sequence
 def _corners(intervals: Sequence[Sequence[Interval]]) -> tuple[Corners, Corners]:
     """The first and the last corners of the boxes of all workers, row-major, with a column for each axis."""
     along = [np.array(each).reshape(-1, 2) for each in intervals]
-    if not along:  # a number
+    if not along:  # of a tensor without dimensions
         return np.zeros((1, 0), dtype=np.int64), np.zeros((1, 0), dtype=np.int64)
     places = np.indices([len(each) for each in along]).reshape(len(along), -1)
     both = np.stack([each[place] for each, place in zip(along, places, strict=True)], axis=1)
@@ -153,28 +153,28 @@ def _corners(intervals: Sequence[Sequence[Interval]]) -> tuple[Corners, Corners]
 
 
 class Redistribution:
-    """Brings the regions of a tensor to the workers that read them, from its blocks or out of replicas.
+    """Brings the regions of a tensor to the workers that read them, from its blocks or from replicas on all ranks.
 
-    Constructing and calling are collective over the constructors of `like`.
+    Constructing and calling are collective over the ranks that constructed `like`.
     """
 
     def __init__(self, name: str, source: Placement, regions: ReadRegions, shape: Sequence[int], like: Grid) -> None:
         self._box = regions.box(like.me, shape)
         self._is_replicated = isinstance(source, Replicated)
-        axes = {d: axis for axis, d in enumerate(regions.axes) if d is not None}
-        inserted = [axis for axis, d in enumerate(regions.axes) if d is None]
-        self._dim, self._inserted = len(shape), len(inserted)
+        axis_of = {d: axis for axis, d in enumerate(regions.axes) if d is not None}
+        replicas = [axis for axis, d in enumerate(regions.axes) if d is None]
+        self._dim, self._inserted = len(shape), len(replicas)
         if isinstance(source, Blocks):
-            # Both grids have the axes of replicas first, then the dimensions of the tensor.
-            splits = [1] * len(inserted) + [*source.splits]
-            x = like.related(source.ranks, splits)
+            # Workers along an axis of replicas read the same of the tensor. So it gets a dimension of size 1 for each
+            # such axis, before its own dimensions, and each worker along the axis reads the only element.
+            x = like.related(source.ranks, [1] * len(replicas) + [*source.splits])
             common = regions.common(shape)
-            wanted = [[*regions.intervals[axis]] for axis in inserted]
-            wanted += [[*regions.intervals[axes[d]]] if d in axes else [common[d]] for d in range(len(shape))]
-            places = np.array(regions.ranks).reshape([len(along) for along in regions.intervals])
-            ranks = places.transpose(inserted + [axes[d] for d in sorted(axes)]).ravel()
+            wanted = [[*regions.intervals[axis]] for axis in replicas]
+            wanted += [[*regions.intervals[axis_of[d]]] if d in axis_of else [common[d]] for d in range(len(shape))]
+            workers = np.array(regions.ranks).reshape([len(along) for along in regions.intervals])
+            ranks = workers.transpose(replicas + [axis_of[d] for d in sorted(axis_of)]).ravel()
             y = like.related(tuple(ranks.tolist()), [len(along) for along in wanted])
-            periodic = [False] * len(inserted) + [d in regions.periodic for d in range(len(shape))]
+            periodic = [False] * len(replicas) + [d in regions.periodic for d in range(len(shape))]
             self._operator = operators.interval_exchange(name, x, y, wanted, periodic)
 
     @staticmethod

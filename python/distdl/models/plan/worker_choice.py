@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 from distdl.models.capture.recording import Node, Value
 from distdl.models.operations.operation import InputSpec, Operation, Sharded
@@ -21,14 +21,15 @@ Way = tuple[Operation, Blocks]
 
 
 class WorkerChoice:
-    """Chooses the workers of operations: as the user requests, or those that have the blocks of a parameter.
+    """Chooses the workers of operations.
 
-    Other workers are chosen such that they receive the fewest elements.
+    They are those that the user requests; or else those that have the blocks of a parameter; or else those that receive
+    the fewest elements.
 
     Args:
         base: all workers.
         requested: grids and words of modules, by patterns of their names.
-        parameters: the parameters in blocks. Only if there are any, operations are split along sums.
+        parameters: the parameters in blocks. Without any, no operation is split along a sum.
     """
 
     def __init__(self, base: Grid, requested: Mapping[str, Request], parameters: Container[Value]) -> None:
@@ -45,25 +46,14 @@ class WorkerChoice:
                 return operation, blocks
             self._unfit.setdefault(pattern, (node, operation))
         ranks = requested.ranks if isinstance(requested, Grid) else self._base.ranks
-        sums = [operation.summed] if self._parameters and operation.summed is not None else []
         aligned: list[Way] = []
-        for way in (operation, *sums):
-            of_way: list[Blocks] = []
-            for value, spec, source in zip(node.inputs, way.input_specs, sources, strict=True):
-                if not isinstance(source, Blocks) or spec is None:
-                    continue
-                is_parameter = value in self._parameters
-                for blocks in dict.fromkeys((source, without_empty(source))):
-                    workers = aligned_workers(way, spec, blocks, is_parameter)
-                    if workers is None or not set(workers.ranks) <= set(ranks):
-                        continue
-                    if is_parameter:
-                        return way, workers
-                    of_way.append(workers)
-            aligned += [(way, workers) for workers in dict.fromkeys(of_way)]
-        for way, workers in aligned:
-            if len(workers.ranks) == len(ranks) and not _received(node, way, sources, workers):
-                return way, workers
+        for way, is_by_parameter in self._aligned(node, operation, sources, frozenset(ranks)):
+            if is_by_parameter:
+                return way
+            aligned.append(way)
+        for split, workers in aligned:
+            if len(workers.ranks) == len(ranks) and not _received(node, split, sources, workers):
+                return split, workers
         most = [
             min(len(ranks), n // operation.units.get(d, 1)) if d in operation.splittable else 1
             for d, n in enumerate(operation.shape)
@@ -72,14 +62,32 @@ class WorkerChoice:
         balanced = [(operation, operation.blocks(ranks[: math.prod(splits)], splits)) for splits in splits_tried]
         return min([*aligned, *balanced], key=lambda way: _cost_of(node, way[0], sources, way[1], len(ranks)))
 
+    def _aligned(
+        self, node: Node, operation: Operation, sources: Sequence[Placement], ranks: frozenset[int]
+    ) -> Iterator[tuple[Way, bool]]:
+        """Ways to split an operation as an input is split, and whether this input is a parameter."""
+        sums = [operation.summed] if self._parameters and operation.summed is not None else []
+        for way in (operation, *sums):
+            seen: set[Blocks] = set()
+            for value, spec, source in zip(node.inputs, way.input_specs, sources, strict=True):
+                if not isinstance(source, Blocks) or spec is None:
+                    continue
+                is_parameter = value in self._parameters
+                for blocks in dict.fromkeys((source, without_empty(source))):
+                    workers = aligned_workers(way, spec, blocks, is_parameter)
+                    if workers is not None and ranks.issuperset(workers.ranks):
+                        if is_parameter or workers not in seen:
+                            yield (way, workers), is_parameter
+                        seen.add(workers)
+
     def refuse_unfollowed(self, moved: Mapping[str, Node]) -> None:
-        """Refuse requests for modules in which no operation can be split so.
+        """Refuse requests if no operation of their modules can be split so, or reads the blocks of their parameters.
 
         Args:
-            moved: for the names of parameters in blocks that no operation reads in place, an operation that reads more.
+            moved: by the name of a parameter in blocks, an operation for which it is redistributed, if all do so.
 
         Raises:
-            ValueError: that names the first of these operations.
+            ValueError: that names an operation.
         """
         for name, node in moved.items():
             pattern, request = request_for(name, self._requested)
@@ -115,7 +123,7 @@ def _cost_of(node: Node, operation: Operation, sources: Sequence[Placement], wor
 
 
 def without_empty(blocks: Blocks) -> Blocks:
-    """The blocks without empty ones in dimensions that have a single nonempty block."""
+    """Leave out empty blocks along each dimension with a single block that is not empty."""
     kept = []
     for sizes in blocks.block_sizes:
         nonempty = [i for i, n in enumerate(sizes) if n]
@@ -128,36 +136,36 @@ def aligned_workers(operation: Operation, spec: InputSpec, source: Blocks, is_re
     """The workers that hold all or most of what they read of an input; None if the operation cannot be split so.
 
     Args:
-        is_requested: whether the operation may be split as it is only if requested.
+        is_requested: whether dimensions of `if_requested` may be split, too.
     """
     splittable = operation.splittable | operation.if_requested if is_requested else operation.splittable
     block_sizes: list[tuple[int, ...]] = [(n,) for n in operation.shape]
-    axes: dict[int, int] = {}
-    for d, sizes in enumerate(source.block_sizes):
-        dim = spec[d]
+    source_dims: dict[int, int] = {}
+    for source_dim, sizes in enumerate(source.block_sizes):
+        sharded = spec[source_dim]
         if len(sizes) == 1:
             continue
-        if not isinstance(dim, Sharded) or dim.dim not in splittable:
+        if not isinstance(sharded, Sharded) or sharded.dim not in splittable:
             return None
-        unit = operation.units.get(dim.dim, 1)
-        if dim.span is not None:
-            block_sizes[dim.dim] = balanced_sizes(operation.shape[dim.dim], len(sizes), unit)
+        dim, unit = sharded.dim, operation.units.get(sharded.dim, 1)
+        if sharded.span is not None:
+            block_sizes[dim] = balanced_sizes(operation.shape[dim], len(sizes), unit)
         else:
-            scaled = [n / dim.scale for n in sizes]
+            scaled = [n / sharded.scale for n in sizes]
             if any(n.denominator != 1 or n.numerator % unit for n in scaled):
                 return None
-            block_sizes[dim.dim] = tuple(n.numerator for n in scaled)
-        axes[dim.dim] = d
-    ranks = source.ranks_along([axes.get(d) for d in range(len(block_sizes))], tuple(map(len, block_sizes)))
+            block_sizes[dim] = tuple(n.numerator for n in scaled)
+        source_dims[dim] = source_dim
+    ranks = source.ranks_along([source_dims.get(d) for d in range(len(block_sizes))], tuple(map(len, block_sizes)))
     return Blocks(ranks, tuple(block_sizes))
 
 
 def split_like(operation: Operation, grid: Grid) -> Blocks | None:
     """The blocks of an operation on the workers of a requested grid; None if it cannot be split so."""
     split = {d for d, p in enumerate(grid.shape) if p > 1}
-    further = split & operation.if_requested
-    if not split <= (operation.if_requested | {0} if further else operation.splittable):
+    features = split & operation.if_requested
+    if not split <= (operation.if_requested | {0} if features else operation.splittable):  # 0 is the batch
         return None
-    if any(grid.shape[d] > operation.shape[d] // operation.units.get(d, 1) for d in further):
-        return None
+    if any(grid.shape[d] > operation.shape[d] // operation.units.get(d, 1) for d in features):
+        return None  # blocks would be empty
     return operation.blocks(grid.ranks, grid.shape)

@@ -1,7 +1,7 @@
 """The table of operations that can be computed in blocks, one module a family.
 
 A rule looks at a recorded call and says which part of the inputs each worker reads for its block of the result: see
-:class:`distdl.models.operations.operation.Operation`.
+:class:`distdl.models.operations.operation.Operation`. Its docstring names the dimensions that may be split.
 """
 
 # Each module registers its rules.

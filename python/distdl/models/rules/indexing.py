@@ -20,7 +20,7 @@ from distdl.torch_compat.trees import tree_flatten
 
 @rule_for("getitem")
 def getitem(node: Node) -> Operation:
-    """Any dimension of the result of slices and numbers; with tensors as indices, dimensions that are taken whole."""
+    """Any dimension, if the index has slices and numbers only; otherwise dimensions that are taken whole."""
     x = node.inputs[0]
     index = index_of(node)
     if all(part is None or part is Ellipsis or isinstance(part, slice | int) for part in index):
@@ -35,7 +35,7 @@ def select_or_narrow(node: Node) -> Operation:
     """Any dimension of the result."""
     n = len(node.inputs[0].shape)
     if len(node.inputs) > 1:
-        raise NoRuleError(f"{node.key} at the place that a tensor says")
+        raise NoRuleError(f"{node.key} at a position that is a tensor")
     taken: list[slice | int] = [slice(None)] * n
     if node.key == "select":
         taken[argument(node, 1, "dim") % n] = argument(node, 2, "index")
@@ -51,7 +51,7 @@ def _sliced(node: Node, taken: Sequence[slice | int | None]) -> Operation:
     x = node.inputs[0]
     spec: list[Sharded | Slice | None] = []
     index: list[slice | int | None] = []
-    o = 0
+    out_dim = 0
     for part in taken:
         if isinstance(part, int):
             at = part % x.shape[len(spec)]
@@ -62,12 +62,12 @@ def _sliced(node: Node, taken: Sequence[slice | int | None]) -> Operation:
             n = x.shape[len(spec)]
             start, stop, step = part.indices(n)
             takes_all = (start, stop, step) == (0, n, 1)
-            spec.append(Sharded(o) if takes_all else Sharded(o, span=partial(_steps, start, step)))
-            part = slice(None, None, step)
+            spec.append(Sharded(out_dim) if takes_all else Sharded(out_dim, span=partial(_steps, start, step)))
+            part = slice(None, None, step)  # of what the worker reads
         index.append(part)
-        o += 1
-    own = tuple(index)
-    make = in_blocks(lambda workers: lambda x, *_: x[own], node.as_function())
+        out_dim += 1
+    index_in_block = tuple(index)
+    make = in_blocks(lambda workers: lambda x, *_: x[index_in_block], node.as_function())
     shape = node.outputs[0].shape
     rest = tuple(whole(value) for value in node.inputs[1:])
     return Operation(shape, (tuple(spec), *rest), make, frozenset(range(len(shape))))
@@ -81,7 +81,7 @@ def index_of(node: Node) -> tuple[Any, ...]:
     """The index, with plain numbers, and with tensors in place of lists and arrays."""
     index = node.args[1]
     if isinstance(index, list) and any(isinstance(part, list | tuple | slice | None) for part in index):
-        raise NoRuleError("a list of lists as an index, which torch takes for a tuple or not; use one, or a tensor")
+        raise NoRuleError("a list of lists as an index, which may mean a tuple or a tensor to torch; use either")
     return tuple(map(_plain, index if isinstance(index, tuple) else (index,)))
 
 
@@ -92,7 +92,7 @@ def _plain(part: Any) -> Any:
     if isinstance(part, slice):
         ends = (part.start, part.stop, part.step)
         if any(isinstance(end, Value | torch.Tensor) for end in ends):
-            raise NoRuleError("a slice between places that tensors say")
+            raise NoRuleError("a slice with tensors as its ends")
         return slice(*(None if end is None else operator.index(end) for end in ends))
     if isinstance(part, Value | torch.Tensor) or part is None or part is Ellipsis:
         return part
@@ -105,11 +105,11 @@ def _plain(part: Any) -> Any:
 
 def one_per_dim(x: Value, index: tuple[Any, ...]) -> list[Any]:
     """An index with a slice for each dimension that it leaves out."""
-    left = [slice(None)] * (len(x.shape) - sum(map(dims_indexed, index)))
+    omitted = [slice(None)] * (len(x.shape) - sum(map(dims_indexed, index)))
     filled: list[Any] = []
     for part in index:
-        filled += left if part is Ellipsis else [part]
-    return filled if any(part is Ellipsis for part in index) else filled + left
+        filled += omitted if part is Ellipsis else [part]
+    return filled if any(part is Ellipsis for part in index) else filled + omitted
 
 
 def dims_indexed(part: Any) -> int:
@@ -125,15 +125,15 @@ def untouched_dims(x: Value, index: tuple[Any, ...]) -> tuple[dict[int, int], in
     They are found by indexing a tensor in which these dimensions have unique sizes.
     """
     probe: list[Any] = []
-    shape, others, d = list(x.shape), {1}, 0
-    all_of: list[int] = []
+    shape, other_sizes, d = list(x.shape), {1}, 0
+    whole_dims: list[int] = []
     for part in one_per_dim(x, index):
         count = dims_indexed(part)
         if isinstance(part, slice):
             taken = range(*part.indices(x.shape[d]))
             takes_all = taken == range(x.shape[d])
-            all_of += [d] if takes_all else []
-            others.add(len(taken))
+            whole_dims += [d] if takes_all else []
+            other_sizes.add(len(taken))
             probe.append(slice(None) if takes_all else part)
         elif not isinstance(part, Value | torch.Tensor):
             probe.append(part)
@@ -142,11 +142,11 @@ def untouched_dims(x: Value, index: tuple[Any, ...]) -> tuple[dict[int, int], in
         else:
             is_mask = part.dtype in (torch.bool, torch.uint8)
             own_shape = (1,) if is_mask else tuple(part.shape)
-            others.update(own_shape)
+            other_sizes.update(own_shape)
             probe += [torch.empty(own_shape, dtype=torch.long, device="meta")] * count
         d += count
-    sizes = itertools.filterfalse(others.__contains__, itertools.count(2))
-    size_of = dict(zip(all_of, sizes, strict=False))
+    unique_sizes = (size for size in itertools.count(2) if size not in other_sizes)
+    size_of = dict(zip(whole_dims, unique_sizes, strict=False))
     for d, size in size_of.items():
         shape[d] = size
     result = torch.empty((), device="meta").expand(shape)[tuple(probe)].shape

@@ -18,7 +18,7 @@ from distdl.partitions.grid import Grid
 
 Part = Callable[..., torch.Tensor]
 Finish = Callable[[torch.Tensor, Sequence[torch.Tensor], Interval], torch.Tensor]
-"""From a block of the sum, the tensors of the operation, and the block's interval of features, to the result."""
+"""A function that computes the result from the sum, the tensors of the operation, and the interval of features."""
 
 
 def summed_over_last(
@@ -30,13 +30,14 @@ def summed_over_last(
 ) -> Operation:
     """An operation that is split along rows, and along a dimension over which it sums.
 
-    The workers' sums are added and scattered over the same workers, if possible along the dimension that P_x splits, as
-    the values around the operation are. So no worker holds the sum of another's rows.
+    The rows are all dimensions of the result but the last, its features. Each worker sums over its interval of the
+    dimension. The workers of the same rows add their sums and scatter the result among themselves, if possible along
+    the dimension that P_x splits, as the values around the operation are split.
 
     Args:
-        space: the rows of the result, and the dimension over which it sums in place of the features.
-        part: computes all features of a worker's part of the sum, for its interval of the dimension.
-        finish: computes the result from the sum.
+        space: the shape of the result, with the dimension over which it sums in place of the features.
+        part: makes the function that computes a worker's sum, with all features, from its interval of the dimension.
+        finish: computes the result from the whole sum.
     """
     out = node.outputs[0].shape
     rows = len(out) - 1
@@ -60,26 +61,26 @@ def summed_over_last(
 def scattered(workers: Workers, out: Sequence[int]) -> Blocks:
     """The blocks of a result of this shape, scattered over the workers along the last dimension of their space."""
     blocks = workers.blocks
-    *sizes, count = [*blocks.block_sizes[:-1], (out[-1],), blocks.splits[-1]]
+    count = blocks.splits[-1]  # of the workers of the same rows
+    sizes = [*blocks.block_sizes[:-1], (out[-1],)]
     dim = _scattered_dim(workers, out)
     sizes[dim] = tuple(stop - start for size in sizes[dim] for start, stop in cut(size, count))
     ranks = []
-    for place in itertools.product(*(range(len(along)) for along in sizes)):
-        block, number = divmod(place[dim], count)
-        row = [*place[:dim], block, *place[dim + 1 :]][: len(out) - 1]
-        ranks.append(blocks.rank_at[(*row, number)])
+    for place in map(list, itertools.product(*(range(len(along)) for along in sizes))):
+        place[dim], number = divmod(place[dim], count)
+        ranks.append(blocks.rank_at[(*place[:-1], number)])
     return Blocks(tuple(ranks), tuple(sizes))
 
 
 def _scattered_dim(workers: Workers, out: Sequence[int]) -> int:
-    """The dimension of the rows that P_x splits, or else the longest one; of the features if there is a single row."""
+    """The longest dimension of the rows, if possible among those that P_x splits; the features if there is one row."""
     base = workers.base.shape
     rows = [d for d, n in enumerate(out[:-1]) if n > 1]
     return max(rows, key=lambda d: (d < len(base) and base[d] > 1, out[d]), default=len(out) - 1)
 
 
 def _group(workers: Workers, dim: int) -> tuple[Grid, int] | None:
-    """The workers of the same rows, as a grid of the dimensions of the result, and its only axis of several workers."""
+    """The workers with this worker's rows, as a grid along `dim`, and `dim`; None if no sums are to be added."""
     count = workers.grid.shape[-1]
     if count == 1 or not workers.grid.active:
         return None

@@ -1,4 +1,4 @@
-"""The computation of a rank in a step of a plan: of its block, of replicas, or of an empty result."""
+"""The computation of a rank in a step of a plan: of its block, of the whole result, or of an empty result."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ def local_computation(
         run.use_buffers(buffers)
     elif member and step.operation.placements is None:
         run = _skipping_empty(run, node.outputs, placements, like.me)
-    several = len(node.outputs)
+    count = len(node.outputs)
     if step.operation.draw is not None:
         run = _drawing(step, run if member else _empty_results(node.outputs), like)
     elif not member:
         return _refusing_gradients(node, _empty_results(node.outputs))
     call = _refusing_gradients(node, _in_modes(node, run))
-    if several == 1 and isinstance(node.results, Value):
+    if count == 1 and isinstance(node.results, Value):
         return call
 
     def flat(*x: torch.Tensor) -> object:
         tensors = [leaf for leaf in tree_flatten(call(*x))[0] if isinstance(leaf, torch.Tensor)]
-        return tensors if several > 1 else tensors[0]
+        return tensors if count > 1 else tensors[0]
 
     return flat
 
@@ -73,7 +73,7 @@ def _in_modes(node: Node, run: Run) -> Run:
 
 
 def _refusing_gradients(node: Node, run: Run) -> Run:
-    """A call that refuses, on all ranks, tensors that ask for gradients but have no derivative in torch."""
+    """A call that refuses tensors that require gradients, on all ranks, if torch has no derivative by them."""
     slots = [i - len(node.inputs) for i, value in enumerate(node.inputs) if value in node.underived]
     if not slots:
         return run
@@ -82,8 +82,8 @@ def _refusing_gradients(node: Node, run: Run) -> Run:
         if torch.is_grad_enabled() and any(x[slot].requires_grad for slot in slots):
             shapes = ", ".join(str(list(node.inputs[slot].shape)) for slot in slots)
             raise RuntimeError(
-                f"distribute: torch has no derivative of {node.key} by what has the shape {shapes} and asks for "
-                f"gradients, in {node.source}; use what detach() gives"
+                f"distribute: torch has no derivative of {node.key} by its argument of shape {shapes}, which requires "
+                f"gradients, in {node.source}; call its detach() before"
             )
         return run(*x)
 
@@ -91,7 +91,7 @@ def _refusing_gradients(node: Node, run: Run) -> Run:
 
 
 def on_a_copy(run: Run, position: int) -> Run:
-    """A call that writes into a copy of an input, which may share memory here though not in one process."""
+    """A call that writes into a copy of an input, as the input may share memory with values that must not change."""
 
     def call(*x: torch.Tensor) -> object:
         tensors = list(x)
@@ -109,7 +109,7 @@ def _skipping_empty(run: Run, outputs: Sequence[Value], placements: Sequence[Pla
 
     def empty(*inputs: torch.Tensor) -> object:
         dtypes = [value.dtype for value in outputs]
-        if torch.is_autocast_enabled(inputs[0].device.type):  # dtypes may differ from the record
+        if torch.is_autocast_enabled(inputs[0].device.type):  # dtypes may differ from the recorded ones
             with contextlib.suppress(Exception), warnings.catch_warnings(action="ignore"), torch.no_grad():
                 leaves = tree_flatten(run(*inputs))[0]
                 dtypes = [leaf.dtype for leaf in leaves if isinstance(leaf, torch.Tensor)]
@@ -152,7 +152,7 @@ def _empty_results(outputs: Sequence[Value]) -> Run:
             return torch.zeros(0, dtype=value.dtype, device="cpu")
         if not value.is_differentiable:
             return connected_empty([x.detach() for x in inputs], value.dtype)
-        # Autocast may have another dtype than the record; backward() needs to know whether a result is complex.
+        # With autocast the dtype may not be the recorded one; backward() needs to know whether a result is complex.
         return connected_empty(inputs, None if inputs[0].is_complex() == value.dtype.is_complex else value.dtype)
 
     if len(outputs) == 1:

@@ -38,8 +38,8 @@ class Program:
 
     Args:
         plan: the plan of all ranks.
-        arrived: the placements of the inputs of a call, which are redistributed if the plan has others.
-        buffers: of the model, by name; each is looked up in each call.
+        arrived: the placements of the inputs as a call passes them; they are redistributed if the plan has others.
+        buffers: of the model, by name. Each call looks them up again, since they may be replaced.
         layouts: of the parameters, by name.
 
     Attributes:
@@ -57,11 +57,11 @@ class Program:
     ) -> None:
         self.plan, self._like, self._buffers = plan, plan.base, buffers
         self.steps: list[Step] = []
-        self._count = self._checkpoint = 0
+        self._slot_count = self._checkpoint = 0
         self._slots: dict[Value, int] = {}
         self._redistributed: dict[tuple[Value, ReadRegions], int] = {}
-        self._unshared: dict[Value, int] = {}  # values in memory of their own; their checkpoints, which return views
-        self._keys: list[int] = []
+        self._in_own_memory: dict[Value, int] = {}  # for values that share no memory, the checkpoint that returns them
+        self._key_slots: list[int] = []
         recording = plan.recording
         self.inputs = [self._slot(value) for value in recording.inputs]
         for value, source in zip(recording.inputs, arrived, strict=True):
@@ -72,18 +72,19 @@ class Program:
         self._failures = HookFailures()
         boundaries = deque(recording.boundaries)
         for place, step in enumerate(with_progress("first call, set-up", plan.steps, self._like.rank == 0)):
-            self._add_places_of_hooks(boundaries, place)
+            self._add_observed_calls(boundaries, place)
             self._checkpoint = step.node.checkpoint
-            self._add(step)
-        self._add_places_of_hooks(boundaries, len(plan.steps))
+            self._add_plan_step(step)
+        self._add_observed_calls(boundaries, len(plan.steps))
         self._checkpoint = 0
-        self._written = [(self._replicated(value), name) for name, value in recording.written.items()]
+        self._written_slots = [(self._replicated(value), name) for name, value in recording.written.items()]
         self.placements = {value: self._result_blocks(value) for value in outputs}
         for value in self.placements:
             if not value.shape:
-                self._step(ResultOnAllRanks(self.placements[value], self._like), *[(self._slots[value],)] * 2)
+                slot = (self._slots[value],)
+                self._append(ResultOnAllRanks(self.placements[value], self._like), slot, slot)
         self.results = [(leaf, self._slots[leaf] if isinstance(leaf, Value) else -1) for leaf in leaves]
-        self._all = with_transports(self.steps, self._parameters, results_reached(plan.steps, leaves), layouts)
+        self._all_steps = with_transports(self.steps, self._parameters, results_reached(plan.steps, leaves), layouts)
         self._hooks: list[Hook] | None = None
         self.use_hooks([])
 
@@ -93,10 +94,10 @@ class Program:
         return self._slots[value]
 
     def _new_slot(self) -> int:
-        self._count += 1
-        return self._count - 1
+        self._slot_count += 1
+        return self._slot_count - 1
 
-    def _step(self, run: Run, reads: tuple[int, ...], writes: tuple[int, ...]) -> None:
+    def _append(self, run: Run, reads: tuple[int, ...], writes: tuple[int, ...]) -> None:
         self.steps.append(Step(run, reads, writes, checkpoint=self._checkpoint))
 
     def _add_input(self, value: Value, source: Placement) -> None:
@@ -104,7 +105,7 @@ class Program:
         if isinstance(planned, Blocks) and source != planned:
             self._redistribute(value, source, planned)
         elif isinstance(source, Blocks) and not isinstance(planned, Blocks):
-            self._step(self._replication(value, source), slot, slot)
+            self._append(self._replication(value, source), slot, slot)
 
     def _add_sources(self, outputs: Sequence[Value]) -> None:
         """Give slots to the parameters, buffers and constants of the model."""
@@ -128,7 +129,7 @@ class Program:
     def _redistribute(self, value: Value, source: Placement, blocks: Blocks) -> None:
         slot = (self._slots[value],)
         regions = ReadRegions(blocks.ranks, tuple(range(len(value.shape))), blocks.intervals)
-        self._step(Redistribution("distribute", source, regions, value.shape, self._like), slot, slot)
+        self._append(Redistribution("distribute", source, regions, value.shape, self._like), slot, slot)
 
     def _replication(self, value: Value, source: Blocks) -> Run:
         """A function that brings a value to all workers; it ignores tensors of workers without a block."""
@@ -141,7 +142,7 @@ class Program:
         return lambda x: redistribution(x if has_block else connected_empty([x]))
 
     def _result_blocks(self, value: Value) -> Blocks:
-        """The blocks of a result. Of replicas only the first worker's counts, so that each element is in one block."""
+        """The blocks of a result. If all workers have it, that of the first one is the only block."""
         place = self.plan.placement(value)
         if isinstance(place, Blocks):
             return place
@@ -153,10 +154,10 @@ class Program:
         """The slot in which all workers have a value after the last step."""
         place, slot = self.plan.placement(value), self._new_slot()
         run: Run = self._replication(value, place) if isinstance(place, Blocks) else lambda x: x
-        self._step(run, (self._slots[value],), (slot,))
+        self._append(run, (self._slots[value],), (slot,))
         return slot
 
-    def _add(self, step: PlanStep) -> None:
+    def _add_plan_step(self, step: PlanStep) -> None:
         """Append a step of the plan, after the redistributions of its inputs."""
         node, buffers = step.node, self._buffers
         inputs = []
@@ -170,44 +171,45 @@ class Program:
                     name = f"distribute({node.key})"
                     redistribution = Redistribution(name, source, regions, value.shape, self._like)
                     run = self._from_blocks(redistribution, source) if value in self.plan.parameters else redistribution
-                    self._step(run, (slot,), (self._redistributed[key],))
+                    self._append(run, (slot,), (self._redistributed[key],))
                 slot = self._redistributed[key]
             inputs.append(slot)
         if step.operation.draw is not None:
-            self._keys.append(self._new_slot())
-            inputs.insert(0, self._keys[-1])
+            self._key_slots.append(self._new_slot())
+            inputs.insert(0, self._key_slots[-1])
         outputs = tuple(self._slot(value) for value in node.outputs)
         run = local_computation(step, [self.plan.placement(value) for value in node.outputs], self._like, buffers)
         for i, value in enumerate(node.inputs):
-            is_own = step.input_regions[i] is None and self._unshared.get(value) in (0, node.checkpoint)
+            # What a step writes must not show in other values. Checkpoints return views of their values.
+            is_own = step.input_regions[i] is None and self._in_own_memory.get(value) in (0, node.checkpoint)
             if value in node.written and not is_own:
                 run = on_a_copy(run, i + len(inputs) - len(node.inputs))
         if node.written or node.key in _OWN_MEMORY:
-            self._unshared.update(dict.fromkeys(node.outputs, node.checkpoint))
-        self._step(run, tuple(inputs), outputs)
+            self._in_own_memory.update(dict.fromkeys(node.outputs, node.checkpoint))
+        self._append(run, tuple(inputs), outputs)
         if BufferBroadcast.is_needed(step, buffers, self._like):
-            self._step(BufferBroadcast(step, buffers, self._like), (), ())
+            self._append(BufferBroadcast(step, buffers, self._like), (), ())
 
-    def _add_places_of_hooks(self, calls: deque[ModuleBoundary], place: int) -> None:
-        """Append what calls the hooks of modules whose calls begin or end here."""
+    def _add_observed_calls(self, calls: deque[ModuleBoundary], place: int) -> None:
+        """Append steps that call the hooks of the modules whose calls begin or end before this step of the plan."""
         while calls and calls[0].place == place:
             self._checkpoint = calls[0].checkpoint
             observed = ObservedCall(calls.popleft(), self._slots, self._failures)
-            self._step(observed, observed.reads, ())
+            self._append(observed, observed.reads, ())
 
     def use_hooks(self, hooks: list[Hook]) -> None:
         """Call these hooks on modules in the next calls, and no others. Concerns this rank only."""
         if self._hooks == hooks:
             return
         self._hooks = hooks
-        used = [step for step in self._all if not isinstance(step.run, ObservedCall) or step.run.choose(hooks)]
-        kept = {slot for _, slot in self.results if slot >= 0} | {slot for slot, _ in self._written}
+        used = [step for step in self._all_steps if not isinstance(step.run, ObservedCall) or step.run.choose(hooks)]
+        kept = {slot for _, slot in self.results if slot >= 0} | {slot for slot, _ in self._written_slots}
         self.steps = free_after_last_use(group_checkpoints(used, kept), kept)
 
     @property
     def is_random(self) -> bool:
         """Whether a call draws random numbers."""
-        return bool(self._keys)
+        return bool(self._key_slots)
 
     def __call__(
         self, inputs: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor], key: int | None = None
@@ -219,7 +221,7 @@ class Program:
             parameters: this rank's parts of the parameters.
             key: determines the random numbers; None for torch's numbers in one process.
         """
-        values: list[object] = [None] * self._count
+        values: list[object] = [None] * self._slot_count
         for slot, tensor in zip((*self.inputs, *self._parameters), (*inputs, *parameters), strict=True):
             values[slot] = tensor
         for slot, constant in self._constants:
@@ -227,11 +229,11 @@ class Program:
         for slot, name, is_copied in self._buffers_read:
             buffer = self._buffers[name]
             values[slot] = buffer.clone() if is_copied else buffer
-        for number, slot in enumerate(self._keys):
+        for number, slot in enumerate(self._key_slots):
             values[slot] = None if key is None else key_of_part(key, number)
         run_steps(self.steps, values)
         self._failures.raise_first()
-        for slot, name in self._written:
+        for slot, name in self._written_slots:
             buffer = self._buffers[name]
             if values[slot] is not buffer and self._like.active:
                 buffer.copy_(cast(torch.Tensor, values[slot]))

@@ -66,4 +66,4 @@ def shape_after(module: torch.nn.Module, shape: Sequence[int]) -> list[int]:
     if type(module) is torch.nn.Sequential:
         return functools.reduce(lambda workers, part: shape_after(part, workers), module, [*shape])
     rule = rule_of(torch_class(module))
-    return rule.after(module, [*shape]) if rule is not None and len(shape) > 0 else [*shape]
+    return rule.splits_after(module, [*shape]) if rule is not None and len(shape) > 0 else [*shape]
