@@ -28,9 +28,9 @@ def distribute(
             which those of worker 0 are used. A module is copied.
         P_x: how the inputs are split, with as many dimensions as they have, such as ``[1, 1, 2, 2]``.
         plan: partitions of single modules, by names or patterns such as ``"layer[34].*"``; their workers are workers of
-            P_x. A list of numbers, such as ``[1, 1, 1, 4]``, is a partition of the first workers. Where names of
-            several modules fit an operation, the innermost one decides, and of several patterns the last. Operations
-            with as many dimensions as the partition are split like it where they can be; the others are split over its
+            P_x. A list of numbers, such as ``[1, 1, 1, 4]``, is a partition of the first workers. An operation follows
+            the partition of the innermost module around it, and of several patterns for this module the last: if it has
+            as many dimensions as the partition, it is split in the same way where it can be; otherwise, over the same
             workers such that the fewest elements are redistributed. A partition that splits features, or a word of
             transformers such as "colwise" or "rowwise", keeps the weights in blocks on the workers that use them. All
             other parameters are sent to all workers. A model's own plan can be passed: ``plan=model.tp_plan``.
@@ -48,7 +48,7 @@ def distribute(
 
     Random numbers depend on the seed, the call and the index in the whole tensor only, neither on the partition nor on
     the number of ranks. In each call that draws any, every rank takes one number from torch's default generator; that
-    of worker 0 is the key of all numbers. With ``as_sequential=True`` they are torch's own numbers.
+    of worker 0 determines the others. With ``as_sequential=True`` they are torch's own numbers.
 
     Returns:
         A module with the same parameters by the same names, of which each rank has its part: see
