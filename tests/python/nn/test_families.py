@@ -15,7 +15,6 @@ import torch
 from hypothesis import given, strategies
 
 import distdl
-import distdl.nn as dnn
 from support.blocks import grid
 from support.families import EXAMPLES, FAMILIES, splits
 from support.ranks import draws, job, on_all_ranks, raises_everywhere

@@ -111,7 +111,7 @@ class WindowLayer(ResizingLayer):
     def check_input(self, dtype: torch.dtype) -> None:
         """Raise torch.nn's errors for an input of size 0 in channels or space, and for a dtype without kernels.
 
-        The set-up calls it on all ranks. Here a layer with weights checks the channels, ``self.extents[-self.dims - 1]``.
+        The set-up calls it on all ranks. A layer with weights checks ``self.extents[-self.dims - 1]``, the channels.
         """
         if self.accepted is not None and dtype not in self.accepted:
             raise NotImplementedError(f"{type(self).__name__}: not implemented for {dtype}")
