@@ -116,7 +116,7 @@ def test_attributes(P_world):
     assert layer.passed["bias"] is True
     assert "bias" not in vars(layer)
     assert copy.deepcopy(layer).size == (5, 5)
-    shown = "features=4, size=(5, 5), p=0.5, first=None, bias=False, swap=True, mode='sum'"
+    shown = "features=4, size=(5, 5), p=0.5, first=None, bias=True, swap=True, mode='sum'"
     assert repr(layer) == f"Scale({shown}, P_x={P_x})"
     assert Swapped(P_x, 4).swap is True
     assert Between(P_x, P_x, 4).P_y.shape == Between(P_x, 4, P_y=P_x).P_y.shape == P_x.shape
