@@ -21,6 +21,9 @@ case ${1-} in
     pip install -q --no-build-isolation --no-deps -e . ;;
   test)  # FILES: the tests of these files, on N ranks
     mpiexec -n "${N-2}" python -m mpi4py -m pytest "${@:2}" ;;
+  layer)  # NAME: all cases of all tests that run the examples of a layer, on N ranks, two minutes
+    DISTDL_LAYER=$2 ranks "${N-2}" --whole "$tests"/{nn,misuse,parameters/test_layouts.py} \
+      -k "$2 or blocks_of_any_sizes" "${@:3}" ;;
   all)  # what every change has to pass, in environments of its own
     .ci/run ;;
   whole)  # all cases of all tests on ranks of all numbers, hours

@@ -115,7 +115,7 @@ def of_example(example):
 
 # Every other layer by its first example; of the layers with the same code in several dimensions, those in one.
 for _name, _examples in families.LAYERS.items():
-    if _examples[0].layer is None or _examples[0].dims < 4:
+    if not (_examples[0].kind or _examples[0].layer) or _examples[0].dims < 4:
         LAYERS.setdefault(_name, of_example(_examples[0]))
 
 

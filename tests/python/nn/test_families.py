@@ -15,7 +15,6 @@ import torch
 from hypothesis import given, strategies
 
 import distdl
-import distdl.nn as dnn
 from support.blocks import grid
 from support.families import EXAMPLES, FAMILIES, splits
 from support.ranks import draws, job, on_all_ranks, raises_everywhere
@@ -23,6 +22,8 @@ from support.sequential import as_tuple, assert_equals_sequential, block, joined
 
 SAMPLES = {name: number for family in FAMILIES for name, number in getattr(family, "SAMPLES", {}).items()}
 DESCRIBED = {name: make for family in FAMILIES for name, make in getattr(family, "described", {}).items()}
+# The examples that are drawn: those of a layer alone where DISTDL_LAYER names it.
+DRAWN = [example for name, example in EXAMPLES.items() if os.environ.get("DISTDL_LAYER", "").lower() in name.lower()]
 every_example = pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
 
 
@@ -40,7 +41,7 @@ def test_equals_the_twin(P_world, example):
 @given(data=strategies.data())
 @on_all_ranks
 def test_blocks_of_any_sizes(P_world, data):
-    example = data.draw(strategies.sampled_from(list(EXAMPLES.values())))
+    example = data.draw(strategies.sampled_from(DRAWN))
     shape = data.draw(strategies.sampled_from(splits(example)))
     extents: dict[int, int] = {}
     for x, cut in zip(example.inputs(), example.cuts, strict=True):
@@ -130,7 +131,7 @@ def test_first_values(P_world, example):
         return
     torch.manual_seed(3)
     kind = type(example.twin())
-    layer = dnn.SEQUENTIAL[kind]
+    layer = example.layer_class(example.twin())
     options = {**layer.options_of(example.twin()), **example.options}
     torch.manual_seed(3)
     made = layer(grid(P_world, splits(example)[-1]), **options)

@@ -108,6 +108,27 @@ def test_mistakes_raise_on_all(P_world):
     assert layer(x, x).shape == x.shape
 
 
+class WithOffset(dnn.Layer):
+    """input + offset, a bias of another name."""
+
+    def __init__(self, P_x, bias=True):
+        super().__init__(locals())
+
+    def check_options(self):
+        to_0 = torch.nn.init.zeros_
+        self.declare_parameter("offset", self.P_x, [5], [1], initialize=to_0, exists=self.passed["bias"])
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_bias_of_another_name(P_world, bias):
+    """Shown as it was passed, and taken from a twin that has it as an option."""
+    P_x = partition(P_world)
+    assert repr(WithOffset(P_x, bias)) == f"WithOffset(bias={bias}, P_x={P_x})"
+    twin = torch.nn.Module()
+    twin.bias = bias
+    assert WithOffset.options_of(twin) == {"bias": bias}
+
+
 def test_shown_and_copied(P_world):
     P_x = partition(P_world)
     layer = FeatureScale(P_x, 5, bias=False, factor=3)

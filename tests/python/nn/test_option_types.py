@@ -84,7 +84,8 @@ def test_documentation_ends_with_callers_and_source():
     ended = completed(text, "DistributedScale")
     assert ended.startswith(text.rstrip())
     assert "over P_x's parent communicator, calling over P_x." in ended
-    assert ended.endswith("generated/torch.nn.Scale.html.\n    ")
+    assert "Source:" not in ended  # torch.nn has no Scale
+    assert completed(text, "DistributedReLU").endswith("generated/torch.nn.ReLU.html.\n    ")
     assert "over the partitions' parent communicator" in completed(text, "DistributedScale", several=True)
     assert completed(ended, "DistributedOther") == ended
     assert completed("Scales.", "DistributedScale") == "Scales."
@@ -115,7 +116,7 @@ def test_attributes(P_world):
     assert layer.passed["bias"] is True
     assert "bias" not in vars(layer)
     assert copy.deepcopy(layer).size == (5, 5)
-    shown = "features=4, size=(5, 5), p=0.5, first=None, bias=False, swap=True, mode='sum'"
+    shown = "features=4, size=(5, 5), p=0.5, first=None, bias=True, swap=True, mode='sum'"
     assert repr(layer) == f"Scale({shown}, P_x={P_x})"
     assert Swapped(P_x, 4).swap is True
     assert Between(P_x, P_x, 4).P_y.shape == Between(P_x, 4, P_y=P_x).P_y.shape == P_x.shape

@@ -30,9 +30,10 @@ def raises_everywhere(kind, match, action, seconds=20.0, involved=True):
     # First the outcomes of all ranks, then the judgement, which is the same on all of them.
     problem = None if error is None else (type(error).__name__, str(error).split(" (raised on rank")[0])
     outcomes = job.allgather((involved, problem, elapsed))
-    assert all((outcome is not None) == took_part for took_part, outcome, _ in outcomes), outcomes
-    assert len({outcome for took_part, outcome, _ in outcomes if took_part}) == 1, outcomes
-    assert max(elapsed for _, _, elapsed in outcomes) < seconds, outcomes
+    told = f"(is involved, exception, seconds) of each rank: {outcomes}"
+    assert all((raised is not None) == took_part for took_part, raised, _ in outcomes), f"not those raise: {told}"
+    assert len({outcome for took_part, outcome, _ in outcomes if took_part}) == 1, f"exceptions differ: {told}"
+    assert max(elapsed for _, _, elapsed in outcomes) < seconds, f"a rank waits: {told}"
     if not involved:
         return ""
     with pytest.raises(kind, match=match):

@@ -203,6 +203,7 @@ class DeclaredLayer(FromSequential):
         return ", ".join([*shown, *(f"{name}={grid}" for name, grid in grids if grid is not None)])
 
     def _shown(self, name: str) -> object:
-        if name == "bias":
-            return getattr(self, "bias", None) is not None
-        return getattr(self, name) if hasattr(self, name) else self.passed[name]
+        if not hasattr(self, name):  # also the bias of a layer whose parameters have other names
+            return self.passed[name]
+        value = getattr(self, name)
+        return value is not None if name == "bias" else value

@@ -52,7 +52,7 @@ class FromSequential(Module):
         """The constructor's options for a layer of torch.nn."""
         options = {name: getattr(module, name) for name in cls.names_of_arguments() if hasattr(module, name)}
         if "bias" in options:
-            options["bias"] = options["bias"] is not None
+            options["bias"] = options["bias"] is not None and options["bias"] is not False
         parameter = next(module.parameters(), None)
         if parameter is not None:
             options["dtype"] = parameter.dtype

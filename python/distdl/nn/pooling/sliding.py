@@ -63,17 +63,6 @@ class SlidingPool(WindowLayer):
         options = zip(self.kernel_size, self.stride, self.padding, self.dilation, strict=True)
         return [_core.Window(kernel, step, (pad, pad), spread, self.ceil_mode) for kernel, step, pad, spread in options]
 
-    def on_block(self, pool: Callable[[torch.Tensor], torch.Tensor], read: torch.Tensor) -> torch.Tensor:
-        """The local layer; on a worker without outputs, the local layer of an empty batch.
-
-        So all workers have the same graph, and second derivatives communicate on all of them or on none.
-        """
-        shape = [*read.shape[: -self.dims], *(along.outputs[1] - along.outputs[0] for along in self.axes)]
-        if 0 not in shape:
-            return pool(read)
-        reaches = [d * (k - 1) + 1 for k, d in zip(self.kernel_size, self.dilation, strict=True)]
-        return pool(read.flatten()[:0].view(0, read.shape[-self.dims - 1] or 1, *reaches)).reshape(shape)
-
 
 @with_options
 class _DistributedMaxPool(SlidingPool):

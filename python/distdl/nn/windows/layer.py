@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, ClassVar
 
@@ -53,15 +53,26 @@ class WindowLayer(ResizingLayer):
     The workers exchange the inputs of their outputs, with padding; then each applies torch's local layer without
     padding. P_x may split batch, channels and spatial dimensions. Its number of dimensions tells tensors (C, *spatial)
     and (N, C, *spatial) apart.
+
+    A derived class has :meth:`resizings` and :meth:`outputs`, and a class with parameters :meth:`without_outputs`, too.
+    These call ``parameters_in_use()``, once each.
+
+    Attributes:
+        dims: the number of spatial dimensions. A class assigns it without annotation, so that it is no option.
+        fill_value: the padding.
+        saves_input: whether the layer of torch.nn saves its input for the backward pass.
+        accepted: the dtypes of torch.nn's kernels; None if torch.nn checks them.
+        extents: the shape of the whole input, after the set-up.
+        axes: what this worker reads and computes along each spatial dimension, after the set-up.
     """
 
-    dims: int  # spatial dimensions
+    dims: int
     fill_value: ClassVar[float] = 0.0
-    saves_input: ClassVar[bool] = True  # whether the layer of torch.nn saves its input for the backward pass
-    accepted: tuple[torch.dtype, ...] | None = None  # dtypes of torch.nn's kernels; None: torch.nn checks
+    saves_input: ClassVar[bool] = True
+    accepted: tuple[torch.dtype, ...] | None = None
 
     def resizings(self) -> Sequence[Resizing]:
-        """For each spatial dimension, the inputs of each output."""
+        """For each spatial dimension, the inputs of each output: for a kernel, ``_core.Window``."""
         raise NotImplementedError
 
     def check_options(self) -> None:
@@ -69,8 +80,8 @@ class WindowLayer(ResizingLayer):
 
     def prepare(self) -> None:
         self._resizings = self.resizings()
-        self.extents: list[int] = []  # of the whole input, after the set-up
-        self.axes: list[AxisWindows] = []  # of this worker, by spatial dimension, after the set-up
+        self.extents: list[int] = []
+        self.axes: list[AxisWindows] = []
         self._read: BoxReader | None = None  # if a worker reads more than its own block
 
     def set_up(self) -> None:
@@ -98,7 +109,10 @@ class WindowLayer(ResizingLayer):
         self._read = None if reads_own else BoxReader(name, self.grid, self.grid, self.extents, wanted, fill_value=fill)
 
     def check_input(self, dtype: torch.dtype) -> None:
-        """Raise torch.nn's errors for an input of size 0 in channels or space, and for a dtype without kernels."""
+        """Raise torch.nn's errors for an input of size 0 in channels or space, and for a dtype without kernels.
+
+        The set-up calls it on all ranks. A layer with weights checks ``self.extents[-self.dims - 1]``, the channels.
+        """
         if self.accepted is not None and dtype not in self.accepted:
             raise NotImplementedError(f"{type(self).__name__}: not implemented for {dtype}")
         if 0 in self.extents[-self.nonempty_dims() :]:
@@ -123,11 +137,27 @@ class WindowLayer(ResizingLayer):
         return x
 
     def outputs(self, read: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-        """This worker's outputs, from their inputs."""
+        """This worker's outputs, from their inputs. It may have none: see :meth:`on_block`."""
         raise NotImplementedError
 
+    def on_block(self, local: Callable[[torch.Tensor], torch.Tensor], read: torch.Tensor) -> torch.Tensor:
+        """Apply the local layer to what was read; on a worker without outputs, to an empty batch of a window's size.
+
+        So all workers have the same graph, and second derivatives communicate on all of them or on none.
+        """
+        space = [along.outputs[1] - along.outputs[0] for along in self.axes]
+        if 0 not in (*read.shape[: -self.dims], *space):
+            return local(read)
+        reads = [along.resizing.reads(along.n, (0, 1)) for along in self.axes]
+        window, channels = [stop - start for start, stop in reads], read.shape[-self.dims - 1]
+        empty = local(read.flatten()[:0].view(0, channels or 1, *window))
+        return empty.reshape(*read.shape[: -self.dims - 1], empty.shape[1] if channels else 0, *space)
+
     def without_outputs(self, read: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-        """The result of a rank outside of P_x, from the zero-volume tensor that it received."""
+        """The result of a rank outside of P_x, from the zero-volume tensor that it received.
+
+        With parameters it is ``self.without_part(read)``.
+        """
         return read
 
 

@@ -34,7 +34,8 @@ class Example:
     """A layer beside its sequential twin, on every P_x that it takes.
 
     Attributes:
-        twin: makes the module of torch.nn, the same on all ranks, in double precision.
+        twin: makes the module of torch.nn, the same on all ranks, in double precision. A twin that is written in the
+            tests has the names and the order of the layer's parameters, and its options as attributes.
         inputs: makes the whole tensors of a call, the same on all ranks.
         dims: the number of dimensions of P_x.
         cuts: how each of the inputs is cut. Workers that differ only along other axes have the same block.
@@ -42,12 +43,14 @@ class Example:
         whole: axes of P_x along which the layer takes one worker alone.
         first_of: axes of P_x along which only the workers at place 0 have the result.
         balanced: axes of P_x along which the layer takes balanced blocks alone.
+        kind: the public name of the layer, where it is not the layer of the twin's class in ``nn.SEQUENTIAL``.
         options: further arguments of ``from_sequential``.
         call: further arguments of the call, which are the same on all ranks and no tensors in blocks.
         differentiable: which of the inputs have derivatives; by default all of floating point.
         second: whether torch has second derivatives.
         tolerance: relative to the largest element.
-        layer: makes the layer in place of ``from_sequential``, from the twin and P_x.
+        layer: makes the layer where nothing else does, from the twin and P_x. Options, dtype and parameters are the
+            twin's, which tests also convert to other dtypes.
     """
 
     twin: Callable[[], torch.nn.Module]
@@ -58,6 +61,7 @@ class Example:
     whole: tuple[int, ...] = ()
     first_of: tuple[int, ...] = ()
     balanced: tuple[int, ...] = ()
+    kind: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     call: Mapping[str, Any] = field(default_factory=dict)
     differentiable: tuple[int, ...] | None = None
@@ -69,7 +73,16 @@ class Example:
         """The layer with the twin's options and parameters."""
         if self.layer is not None:
             return self.layer(twin, P_x)
-        return dnn.SEQUENTIAL[type(twin)].from_sequential(twin, P_x, **self.options)
+        kind = self.layer_class(twin)
+        if kind.sequential_classes():
+            return kind.from_sequential(twin, P_x, **self.options)
+        layer = kind(P_x, **{**kind.options_of(twin), **self.options})
+        layer.take_weights(twin, root=0)
+        return layer.train(twin.training)
+
+    def layer_class(self, twin: torch.nn.Module) -> Any:
+        """The class of the layer."""
+        return dnn.SEQUENTIAL[type(twin)] if self.kind is None else getattr(dnn, self.kind)
 
 
 def splits(example: Example, size: int = job.size) -> list[tuple[int, ...]]:

@@ -31,10 +31,9 @@ def example(form: str, twin: Any, shape: tuple[int, ...], balanced: tuple[int, .
     """On any partition of batch, channels and space."""
     cut = tuple(range(len(shape)))
     name = type(twin()).__name__
-    layer = getattr(dnn, f"DistributedChannel{form}{name}")
     return Example(
         twin, lambda: (values(shape) / 4,), len(shape), (cut,), (cut,), balanced=balanced,
-        tolerance=1e-11, layer=lambda module, P_x: layer.from_sequential(module, P_x),
+        tolerance=1e-11, kind=f"DistributedChannel{form}{name}",
     )  # fmt: skip
 
 

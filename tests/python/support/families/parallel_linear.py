@@ -5,7 +5,6 @@ from functools import partial
 
 import torch
 
-import distdl.nn as dnn
 from support.families import Example
 from support.families.linear import made
 from support.misuses.table import Wrong
@@ -35,7 +34,7 @@ def gathered(bias=True):
     """The column form."""
     return Example(
         partial(made, bias), lambda: (values((3, 2, 5)),), 3, ((0, 1, 2),), ((0, 1, 2),),
-        layer=lambda twin, P_x: dnn.DistributedLinearAllGather.from_sequential(twin, P_x),
+        kind="DistributedLinearAllGather",
     )  # fmt: skip
 
 
@@ -43,7 +42,7 @@ def scattered(bias=True):
     """The row form."""
     return Example(
         partial(made, bias), lambda: (values((3, 2, 5)),), 3, ((0, 1, 2),), ((0, 1, 2),), balanced=(2,),
-        layer=lambda twin, P_x: dnn.DistributedLinearReduceScatter.from_sequential(twin, P_x),
+        kind="DistributedLinearReduceScatter",
     )  # fmt: skip
 
 
@@ -54,13 +53,13 @@ EXAMPLES = {
     "LinearAllGather without bias": gathered(False),
     "LinearAllGather of tokens": Example(
         partial(made, True), lambda: (values((2, 3, 5)),), 3, ((0, 2, None),), ((0, 1, 2),), whole=(1,),
-        layer=lambda twin, P_x: dnn.DistributedLinearAllGather.from_sequential(twin, P_x, sequence_dim=1),
+        kind="DistributedLinearAllGather", options={"sequence_dim": 1},
     ),
     "LinearReduceScatter": scattered(),
     "LinearReduceScatter without bias": scattered(False),
     "LinearReduceScatter of tokens": Example(
         partial(made, True), lambda: (values((3, 2, 5)),), 3, ((0, 1, 2),), ((2, 1, None),), whole=(0,), balanced=(2,),
-        layer=lambda twin, P_x: dnn.DistributedLinearReduceScatter.from_sequential(twin, P_x, sequence_dim=-3),
+        kind="DistributedLinearReduceScatter", options={"sequence_dim": -3},
     ),
 }  # fmt: skip
 described = {"Bilinear": bilinear}

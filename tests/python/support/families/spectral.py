@@ -2,7 +2,6 @@
 
 import torch
 
-import distdl.nn as dnn
 from distdl.nn.fourier import sequential
 from support.families import Example
 
@@ -23,7 +22,7 @@ def spectral(dims, space, modes, in_channels=3, out_channels=2, parts=1, **optio
     cut = tuple(range(dims + 2))
     return Example(
         twin, inputs, dims + 2, (cut,), (cut,), balanced=(1,),
-        layer=lambda twin, P_x: getattr(dnn, name).from_sequential(twin, P_x, parts=parts),
+        kind=name, options={"parts": parts},
     )  # fmt: skip
 
 
