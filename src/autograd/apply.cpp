@@ -18,8 +18,8 @@
 #include "agreement/deferred_errors.hpp"
 #include "agreement/voting.hpp"
 #include "autograd/nonblocking.hpp"
-#include "autograd/torch_versions.hpp"
 #include "comm/progress.hpp"
+#include "kernels/torch_versions.hpp"
 
 namespace distdl::autograd {
 

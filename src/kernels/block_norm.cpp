@@ -18,6 +18,7 @@
 #include "kernels/below_autograd.hpp"
 #include "kernels/channel_values.hpp"
 #include "kernels/norm_by_torch.hpp"
+#include "kernels/torch_versions.hpp"
 
 namespace distdl::kernels {
 
@@ -260,7 +261,7 @@ std::pair<at::Tensor, at::Tensor> block_moments(const at::Tensor& input, const M
   }
   if (!x.requires_grad() || !c10::GradMode::is_enabled()) return {x, message};
   auto same = x.detach();
-  const auto node = c10::make_intrusive<MomentsBackward>(x, channels, std::move(means));
+  const auto node = make_node<MomentsBackward>(x, channels, std::move(means));
   torch::autograd::set_history(same, node);
   torch::autograd::set_history(message, node);
   return {same, message};
@@ -287,7 +288,7 @@ Normalized normalize_block(const at::Tensor& x, const at::Tensor& messages,
   const bool recorded = requires_grad(x) || requires_grad(messages) || requires_grad(w) || requires_grad(b);
   if (recorded && c10::GradMode::is_enabled()) {
     torch::autograd::set_history(
-        forward.result, c10::make_intrusive<NormalizationBackward>(x, messages, groups, w, b, options, forward));
+        forward.result, make_node<NormalizationBackward>(x, messages, groups, w, b, options, forward));
   }
   forward.result = forward.result.to(options.dtype);
   return forward;

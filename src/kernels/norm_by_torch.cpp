@@ -14,10 +14,10 @@ at::Tensor by_channel(const at::Tensor& values) { return values.view({1, -1, 1})
 at::Tensor moments_by_torch(const at::Tensor& input, const Channels& channels) {
   const auto x = channels.view(input).to(compute_dtype(input));
   const auto n = static_cast<double>(std::max<std::int64_t>(1, x.size(0) * x.size(2)));
-  const auto pivot = x.detach().sum({0, 2}) / n;
+  const auto pivot = x.detach().sum(at::IntArrayRef{0, 2}) / n;
   const auto deviations = x - by_channel(pivot);
-  const auto rest = deviations.sum({0, 2}).to(at::kDouble) / n;
-  const auto squares = deviations.square().sum({0, 2}).to(at::kDouble), excess = n * rest.square();
+  const auto rest = deviations.sum(at::IntArrayRef{0, 2}).to(at::kDouble) / n;
+  const auto squares = deviations.square().sum(at::IntArrayRef{0, 2}).to(at::kDouble), excess = n * rest.square();
   // Both may be infinite. torch.cat would lose empty tensors in second derivatives.
   return at::stack({pivot.to(at::kDouble) + rest, squares - excess.masked_fill(squares.isinf(), 0.0)}).view(-1);
 }

@@ -7,7 +7,7 @@
 #include <memory>
 #include <utility>
 
-namespace distdl::autograd {
+namespace distdl {
 
 /// A node of torch's graph, as set_history() takes it. The first branch can go when torch 2.12 is not supported.
 template <class Node, class... Arguments>
@@ -20,4 +20,4 @@ auto make_node(Arguments&&... arguments) {
 #endif
 }
 
-}  // namespace distdl::autograd
+}  // namespace distdl
