@@ -4,6 +4,7 @@
 #include <exception>
 #include <list>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "comm/dissemination.hpp"
@@ -26,7 +27,9 @@ std::atomic<bool> program_ended{false};  // whether this rank has told all other
 /// make a call instead throw, with this rank's text in their message.
 class LastVote {
  public:
-  LastVote(const Communicator& communicator, const char* what) : communicator_(communicator), what_(what) { begin(); }
+  LastVote(const Communicator& communicator, std::string what) : communicator_(communicator), what_(std::move(what)) {
+    begin();
+  }
 
   const Communicator& communicator() const { return communicator_; }
 
@@ -54,7 +57,7 @@ class LastVote {
   }
 
   const Communicator& communicator_;
-  const char* what_;
+  const std::string what_;
   int tag_ = 0;
   std::optional<Dissemination> votes_;
   std::optional<Drain> drain_;
@@ -63,13 +66,13 @@ class LastVote {
 
 /// Votes that this rank makes no further call on these communicators: on all of them at once, since a rank may wait for
 /// this one on any of them, and come to the others only when it has thrown there.
-void agree_on_last_call(std::vector<const Communicator*> communicators, const char* what) {
+void agree_on_last_call(std::vector<const Communicator*> communicators, const char* name, const std::string& what) {
   std::erase_if(communicators, [](const auto* voters) { return voters->size() < 2 || voters->abandoned(); });
   const Waiting waiting;
   std::list<LastVote> open;
   for (const auto* communicator : communicators) open.emplace_back(*communicator, what);
   while (!open.empty()) {
-    const Operation operation({.name = what, .communicator = &open.front().communicator()});
+    const Operation operation({.name = name, .communicator = &open.front().communicator()});
     const auto before = open.size();
     for (int polls = 0; open.size() == before; ++polls) {
       std::erase_if(open, [](auto& vote) { return vote.advance(); });
@@ -79,6 +82,12 @@ void agree_on_last_call(std::vector<const Communicator*> communicators, const ch
   }
 }
 
+std::vector<const Communicator*> all_communicators() {
+  std::vector<const Communicator*> result;
+  with_communicators([&](const auto& all) { result = all; });
+  return result;
+}
+
 }  // namespace
 
 void agree_on_freeing(std::vector<CommunicatorPtr> communicators) noexcept {
@@ -86,7 +95,8 @@ void agree_on_freeing(std::vector<CommunicatorPtr> communicators) noexcept {
   try {
     std::vector<const Communicator*> voters;
     for (const auto& communicator : communicators) voters.push_back(communicator.get());
-    agree_on_last_call(std::move(voters), "freeing the communicator");
+    constexpr const char* name = "freeing the communicator";
+    agree_on_last_call(std::move(voters), name, name);
   } catch (const std::exception&) {  // MPI has failed here, which the end of the program reports
     return;
   }
@@ -94,9 +104,9 @@ void agree_on_freeing(std::vector<CommunicatorPtr> communicators) noexcept {
 
 void agree_on_end() {
   program_ended = true;
-  std::vector<const Communicator*> voters;
-  with_communicators([&](const auto& all) { voters = all; });
-  agree_on_last_call(std::move(voters), kEndOfProgram);
+  agree_on_last_call(all_communicators(), kEndOfProgram, kEndOfProgram);
 }
+
+void agree_on_pause(const std::string& what) { agree_on_last_call(all_communicators(), kEndOfCell, what); }
 
 }  // namespace distdl::comm
