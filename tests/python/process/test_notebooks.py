@@ -16,8 +16,7 @@ from support.ranks import job
 
 PAGE = Path(__file__).parents[3] / "docs" / "notebooks.rst"
 RUN = """
-import sys, traceback
-from pathlib import Path
+import sys
 from IPython.core.interactiveshell import InteractiveShell
 
 shell = InteractiveShell.instance(colors="nocolor")
@@ -109,8 +108,9 @@ def test_the_cells_of_the_page_show_what_it_shows(tmp_path):
     cells = blocks_of(PAGE.read_text())
     command = [sys.executable, "-c", RUN, *(cell for cell, _ in cells)]
     environment = {**OUTSIDE, "OMP_NUM_THREADS": "1", "IPYTHONDIR": str(tmp_path), "TQDM_DISABLE": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    done = subprocess.run(command, env=environment, **both, text=True, timeout=400, check=False)
+    assert done.returncode == 0, done.stdout[-3000:]
     outputs = done.stdout.split("\x1e\n")[:-1]
     for (cell, shown), output in zip(cells, outputs, strict=True):
         said = re.sub(r"\x1b\[[\d;]*m", "", output)
