@@ -1,6 +1,6 @@
 """Forecasts weather step after step by the network of weather.py. Each rank writes its block of each forecast.
 
-    mpiexec -n 4 python -m mpi4py examples/programs/rollout.py
+mpiexec -n 4 python -m mpi4py examples/programs/rollout.py
 """
 
 import numpy as np

@@ -1,6 +1,6 @@
 """Forecasts weather step after step by the network of weather.py, in one process. rollout.py does so over blocks.
 
-    python examples/programs/rollout_in_one_process.py
+python examples/programs/rollout_in_one_process.py
 """
 
 import numpy as np

@@ -60,7 +60,7 @@ def test_weights_by_share():
     heads = 4 * math.ceil(6 / ranks) * 2
     rows = [row for row in report.rows if row.weights]
     assert [(row.path, row.weights // 4) for row in rows] == [
-        ("norm", 2 * 12), ("attention", 36 * 12 + 36), ("attention", 12 * 12 + 12), ("up", 24 * 13), ("down", 24 * 12 + 12)
+        ("norm", 2 * 12), ("attention", 36 * 13), ("attention", 12 * 13), ("up", 24 * 13), ("down", 12 * 25)
     ]  # fmt: skip
     shares = [4 * 2 * 12, 3 * heads * 13, heads * 12 + 4 * 12, features * 13, features * 12 + 4 * 12]
     assert [row.share for row in rows] == shares
