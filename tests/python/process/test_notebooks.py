@@ -91,11 +91,12 @@ def test_a_cell_that_raises_on_one_rank_raises_on_all_that_wait(P_world, failing
 
 
 def blocks_of(page):
-    """The cells of a page, and the lines that it shows after each."""
+    """The cells of a page, whose highlighting is forced, and the lines that it shows after each."""
     cells = []
-    for language, block in re.findall(r"^\.\. code-block:: (ipython|text)\n\n((?:   .*\n|\n)+)", page, re.MULTILINE):
+    directive = r"^\.\. code-block:: (python\n   :force:|text)\n\n((?:   .*\n|\n)+)"
+    for language, block in re.findall(directive, page, re.MULTILINE):
         lines = [line[3:] for line in block.rstrip().splitlines()]
-        if language == "ipython":
+        if language != "text":
             cells.append(("\n".join(lines), []))
         else:
             cells[-1][1].extend(line for line in lines if line != "...")
