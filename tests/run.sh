@@ -133,7 +133,7 @@ communication() {
 }
 
 # Tests that start jobs of their own, and wait for them: beside those of the job of one rank.
-starting=(tests/python/process/test_{end,lightning,programs_of_pages}.py tests/python/classic/test_programs.py)
+starting=(tests/python/process/test_{end,lightning,notebooks,programs_of_pages}.py tests/python/classic/test_programs.py)
 
 beside_one_rank() {
   { [ "$mpi" = impi ] || communication; } && ranks 1 "${starting[@]}"

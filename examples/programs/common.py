@@ -18,5 +18,7 @@ def settings(**numbers):
     chosen.dtype = torch.float64 if chosen.double else torch.float32
     chosen.folder.mkdir(parents=True, exist_ok=True)
     program = Path(sys.argv[0]).stem
-    chosen.checkpoint, chosen.export = (chosen.folder / f"{program}.{end}" for end in ("checkpoint", "safetensors"))
+    chosen.checkpoint, chosen.export, chosen.forecasts = (
+        chosen.folder / f"{program}.{end}" for end in ("checkpoint", "safetensors", "zarr")
+    )
     return chosen

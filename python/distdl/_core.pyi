@@ -122,6 +122,13 @@ def attend_finalize() -> None:
 def end_of_program() -> None:
     """Tell the other ranks that this rank makes no further call. Collective over all ranks that it made calls with."""
 
+def end_of_cell(what: str) -> None:
+    """Wait for all ranks that this rank made calls with; those that wait for it in a call raise. Collective over them.
+
+    Args:
+        what: what the messages of these ranks say of this rank.
+    """
+
 class Waiting:
     """A context manager that lets the watchdog see a block of code in which this rank waits for others."""
 

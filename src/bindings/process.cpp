@@ -85,6 +85,8 @@ void bind_process(py::module_& m) {
   m.def("attend_finalize", &comm::attend_finalize, "Has MPI_Finalize begin with end_of_program().");
   m.def("end_of_program", &comm::end_of_program, py::call_guard<py::gil_scoped_release>(),
         "This rank makes no further call. Collective over all ranks with which it has made any.");
+  m.def("end_of_cell", &comm::end_of_cell, py::arg("what"), py::call_guard<py::gil_scoped_release>(),
+        "This rank makes no call until all ranks with which it has made any are here. Collective over them.");
   py::class_<WaitingInPython>(m, "Waiting", "A block of code that waits for other ranks.")
       .def(py::init<std::string>(), py::arg("what"))
       .def("__enter__", &WaitingInPython::enter)

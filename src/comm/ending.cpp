@@ -34,6 +34,11 @@ void end_of_program() noexcept {
   stop_watchdog();
 }
 
+void end_of_cell(const std::string& what) {
+  finish_all();
+  agree_on_pause(what);
+}
+
 void attend_finalize() {
   // MPI_Finalize deletes the attributes of MPI_COMM_SELF first, while MPI still works, and even after Python has gone.
   int key = MPI_KEYVAL_INVALID;

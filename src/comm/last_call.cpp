@@ -4,6 +4,7 @@
 #include <exception>
 #include <list>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "comm/dissemination.hpp"
@@ -29,7 +30,9 @@ std::atomic<bool> program_ended{false};  // whether this rank has told all other
 /// agree, this one then takes part in the gathering of texts, for the messages of those that throw.
 class LastVote {
  public:
-  LastVote(const Communicator& communicator, const char* what) : communicator_(communicator), what_(what) { begin(); }
+  LastVote(const Communicator& communicator, std::string what) : communicator_(communicator), what_(std::move(what)) {
+    begin();
+  }
 
   const Communicator& communicator() const { return communicator_; }
 
@@ -57,7 +60,7 @@ class LastVote {
   }
 
   const Communicator& communicator_;
-  const char* what_;
+  const std::string what_;
   int tag_ = 0;
   std::optional<Dissemination> votes_;
   std::optional<Drain> drain_;
@@ -66,13 +69,13 @@ class LastVote {
 
 /// Votes that this rank makes no further call on these communicators. Votes on all of them are open at once: another
 /// rank may wait on any of them, and only after it has thrown there does it vote on the next.
-void agree_on_last_call(std::vector<const Communicator*> communicators, const char* what) {
+void agree_on_last_call(std::vector<const Communicator*> communicators, const char* name, const std::string& what) {
   std::erase_if(communicators, [](const auto* voters) { return voters->size() < 2 || voters->abandoned(); });
   const Waiting waiting;
   std::list<LastVote> open;
   for (const auto* communicator : communicators) open.emplace_back(*communicator, what);
   while (!open.empty()) {
-    const Operation operation({.name = what, .communicator = &open.front().communicator()});
+    const Operation operation({.name = name, .communicator = &open.front().communicator()});
     const auto before = open.size();
     for (int polls = 0; open.size() == before; ++polls) {
       std::erase_if(open, [](auto& vote) { return vote.advance(); });
@@ -82,6 +85,12 @@ void agree_on_last_call(std::vector<const Communicator*> communicators, const ch
   }
 }
 
+std::vector<const Communicator*> all_communicators() {
+  std::vector<const Communicator*> result;
+  with_communicators([&](const auto& all) { result = all; });
+  return result;
+}
+
 }  // namespace
 
 void agree_on_freeing(std::vector<CommunicatorPtr> communicators) noexcept {
@@ -89,7 +98,8 @@ void agree_on_freeing(std::vector<CommunicatorPtr> communicators) noexcept {
   try {
     std::vector<const Communicator*> voters;
     for (const auto& communicator : communicators) voters.push_back(communicator.get());
-    agree_on_last_call(std::move(voters), "freeing the communicator");
+    constexpr const char* name = "freeing the communicator";
+    agree_on_last_call(std::move(voters), name, name);
   } catch (const std::exception&) {  // MPI has failed; the end of the program reports it
     return;
   }
@@ -97,9 +107,9 @@ void agree_on_freeing(std::vector<CommunicatorPtr> communicators) noexcept {
 
 void agree_on_end() {
   program_ended = true;
-  std::vector<const Communicator*> voters;
-  with_communicators([&](const auto& all) { voters = all; });
-  agree_on_last_call(std::move(voters), kEndOfProgram);
+  agree_on_last_call(all_communicators(), kEndOfProgram, kEndOfProgram);
 }
+
+void agree_on_pause(const std::string& what) { agree_on_last_call(all_communicators(), kEndOfCell, what); }
 
 }  // namespace distdl::comm

@@ -18,8 +18,9 @@ class Communicator;
 
 inline thread_local std::chrono::nanoseconds waited{0};
 
-/// The operation in which every rank waits for the last one, however long that takes.
+/// The operations in which every rank waits for the last one, however long that takes.
 inline constexpr const char* kEndOfProgram = "the end of the program";
+inline constexpr const char* kEndOfCell = "the end of a cell";  // of a notebook
 
 /// An operation as its caller describes it: "Repartition number 4, backward".
 struct Call {
@@ -41,7 +42,10 @@ struct Activity {
   const Communicator* communicator = nullptr;
 
   std::string text() const;
-  bool at_end() const { return std::string_view(name.data()) == kEndOfProgram; }
+  bool at_end() const {
+    const std::string_view operation = name.data();
+    return operation == kEndOfProgram || operation == kEndOfCell;
+  }
 };
 
 /// The state of a thread that other threads may read. Only the thread itself writes, but the watchdog writes the

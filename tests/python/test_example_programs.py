@@ -1,12 +1,15 @@
 """The programs of examples/programs: over blocks they say what they say in one process, and differ by a few lines."""
 
 import difflib
+import itertools
 import re
 import runpy
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import zarr
 
 from support.ranks import job
 
@@ -51,8 +54,26 @@ def test_a_program_over_blocks_says_what_it_says_in_one_process(name, run):
         assert epochs == [pytest.approx(numbers, rel=1e-8) for numbers in expected]  # roundings grow in training
 
 
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("rows", ["12", "11"])  # of 22 columns, three blocks have different sizes
+def test_a_rollout_over_blocks_writes_what_it_writes_in_one_process(rows, run, folder):
+    if job.rank == 0:
+        run("make_data", *DATA, "--rows", rows)
+    job.barrier()
+    run("weather", "--epochs", "1", *SMALL["weather"])
+    forecasts = ["--channels", "4", "--modes", "3", "--first", "24", "--steps", "5"]
+    run("rollout", *forecasts)
+    if job.rank == 0:
+        run("rollout_in_one_process", *forecasts)
+        expected, got = (zarr.open_array(folder / f"rollout{end}.zarr")[:] for end in ("_in_one_process", ""))
+        start = np.load(folder / "weather.npy")[24]
+        assert got.shape == (5, *start.shape)
+        assert all(np.ptp(after - before) > 0.01 for before, after in itertools.pairwise([start, *got]))
+        np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.ranks(1)
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", [*SMALL, "rollout"])
 def test_a_program_over_blocks_differs_by_a_few_lines(name):
     programs = ((FOLDER / f"{stem}.py").read_text() for stem in (f"{name}_in_one_process", name))
     one, blocks = ([line.strip() for line in program.split('"""', 2)[2].splitlines()] for program in programs)

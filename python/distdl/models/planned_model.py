@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 
 import torch
 
@@ -30,6 +31,7 @@ class PlannedModel:
     Args:
         inputs: shapes and dtypes of the whole inputs.
         fallback: as in :func:`distdl.distribute`.
+        in_blocks: the names of the parameters that a plan splits.
 
     Attributes:
         inputs, recording: as recorded.
@@ -39,12 +41,15 @@ class PlannedModel:
         NotImplementedError: if the model cannot be recorded.
     """
 
-    def __init__(self, model: torch.nn.Module, inputs: PlannedInputs, fallback: str = "error") -> None:
+    def __init__(
+        self, model: torch.nn.Module, inputs: PlannedInputs, fallback: str = "error", in_blocks: Collection[str] = ()
+    ) -> None:
         check_choice("report", "fallback", fallback, FALLBACKS)
         self.inputs, self._fallback = inputs, fallback
         skeleton = Skeleton(model, torch.device("cpu"))
         call: object = tuple(torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in inputs), {}
-        self.recording = skeleton.record(call, inputs, key_of_layer)
+        split = {id(skeleton.model.get_parameter(name)) for name in in_blocks}
+        self.recording = skeleton.record(call, inputs, partial(key_of_layer, in_blocks=split))
         self.works = works_of(self.recording, next(filter(None, autocast().values()), None))
 
     def plan(self, base: Grid, requested: Mapping[str, Request], layouts: Mapping[str, Layout] | None = None) -> Plan:

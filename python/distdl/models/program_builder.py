@@ -109,13 +109,6 @@ class ProgramBuilder:
         return recordings[0]
 
     def _key_of_layer(self, module: torch.nn.Module) -> str:
-        """The key of a layer.
-
-        Attention is recorded by the functions that it calls, if it has parameters in blocks, or dropout with
-        as_sequential.
-        """
-        if isinstance(module, torch.nn.MultiheadAttention):
-            is_split = any(id(parameter) in self._in_blocks for parameter in module.parameters())
-            if is_split or (module.training and module.dropout and self.as_sequential):
-                return ""
-        return key_of_layer(module)
+        """The key of a layer. With as_sequential attention with dropout is recorded by the functions that it calls."""
+        drops_out = isinstance(module, torch.nn.MultiheadAttention) and module.training and module.dropout
+        return "" if drops_out and self.as_sequential else key_of_layer(module, self._in_blocks)

@@ -42,6 +42,8 @@ class Row:
         memory: bytes of the largest block of its results.
         kept: bytes that the fullest rank keeps for the backward pass; a tensor counts where it is kept first.
         gathered: whether one worker computes it for lack of a rule.
+        weights: bytes of the parameters that it uses, as a whole.
+        share: as many as the fullest worker has, where a plan splits features, heads, vocabularies or experts.
     """
 
     path: str
@@ -53,6 +55,8 @@ class Row:
     memory: int
     gathered: bool
     kept: int = 0
+    weights: int = 0
+    share: int = 0
 
 
 @dataclass(frozen=True)
@@ -66,12 +70,14 @@ class Report:
         parameters: bytes of the parameters that travel to each worker in a forward pass.
         workers: the number of workers.
         step: the memory of the fullest rank at the fullest moment of a step of training.
+        staying: bytes of the parameters that live in blocks where they are used, as a whole.
     """
 
     rows: Sequence[Row]
     parameters: int
     workers: int
     step: StepMemory = field(default_factory=StepMemory)
+    staying: int = 0
 
     @property
     def sent(self) -> int:
@@ -90,17 +96,19 @@ class Report:
 
     def __str__(self) -> str:
         table: list[tuple[str, ...]] = [
-            ("module", "operation", "shape", "blocks", "MiB sent", "MiB a rank", "MiB kept")
+            ("module", "operation", "shape", "blocks", "MiB weights", "MiB sent", "MiB a rank", "MiB kept")
         ]
         for row in self.rows:
             blocks = _blocks(row) + (" (gathered)" if row.gathered else "")
             shape = numbers(row.shape) or "scalar"
-            table.append((row.path, row.operation, shape, blocks, *map(_mib, (row.sent, row.memory, row.kept))))
+            sizes = map(_mib, (row.sent, row.memory, row.kept))
+            table.append((row.path, row.operation, shape, blocks, _weights(row), *sizes))
         total = map(_mib, (self.sent, self.memory, self.kept))
-        table.append(("", f"{len(self.rows)} operations", "", "", *total))
+        table.append(("", f"{len(self.rows)} operations", "", "", "", *total))
         lines = text_table(table, left=range(4))
         rule = "-" * len(lines[0])
         parameters = f"parameters: {_mib(self.parameters)} MiB, to each of {self.workers} workers"
+        parameters += f"; {_mib(self.staying)} MiB stay in blocks" if self.staying else ""
         step = f"a step of training: {_mib(self.step.total)} MiB on the fullest rank: {self.step}"
         return "\n".join([lines[0], rule, *lines[1:-1], rule, lines[-1], parameters, step])
 
@@ -142,9 +150,10 @@ def report(
     if P_x is None or shape is None:
         raise ValueError("report: of a model that is not distributed it takes P_x and shape")
     grid = _imagined(P_x)
-    planned = PlannedModel(model, inputs_of("report: shape", model, shape), fallback)
-    requested = requested_splits(plan, model, grid)
-    made = planned.plan(grid, requested, split_layouts(model, requested, grid, current_kind()))
+    inputs, requested = inputs_of("report: shape", model, shape), requested_splits(plan, model, grid)
+    layouts = split_layouts(model, requested, grid, current_kind())
+    planned = PlannedModel(model, inputs, fallback, layouts)
+    made = planned.plan(grid, requested, layouts)
     timeline = fullest_rank(made, planned.works, Training.of("report", current_kind(), optimizer))
     return _report(made, timeline.kept, timeline.fullest)
 
@@ -174,12 +183,15 @@ def _of_last_call(model: object, optimizer: str | float) -> Report:
 
 
 def _report(plan: Plan, kept: Sequence[int], step: StepMemory) -> Report:
-    values = dict.fromkeys(value for each in plan.steps for value in each.node.inputs)
-    parameters = sum(
-        value.nbytes for value in values if value.name and value.is_differentiable and value not in plan.parameters
-    )
+    used = {value for each in plan.steps for value in _parameters(each)}
+    parameters = sum(value.nbytes for value in used if value not in plan.parameters)
+    staying = sum(value.nbytes for value in used if value in plan.parameters)
     described = zip(plan.steps, plan.transfers(), kept, strict=True)
-    return Report([_row(plan, *each) for each in described], parameters, plan.base.size, step)
+    return Report([_row(plan, *each) for each in described], parameters, plan.base.size, step, staying)
+
+
+def _parameters(step: PlanStep) -> set[Value]:
+    return {value for value in step.node.inputs if value.name and value.is_differentiable}
 
 
 def _row(plan: Plan, step: PlanStep, transfers: Transfers, kept: int) -> Row:
@@ -190,7 +202,10 @@ def _row(plan: Plan, step: PlanStep, transfers: Transfers, kept: int) -> Row:
     first = plan.placement(node.outputs[0])
     splits = first.splits if isinstance(first, Blocks) else None
     memory = sum(_largest(plan.placement(value), value) for value in node.outputs)
-    return Row(node.path, node.key, node.outputs[0].shape, splits, workers, sent, memory, node in plan.gathered, kept)
+    used = _parameters(step)
+    weights, share = sum(value.nbytes for value in used), sum(_largest(plan.placement(value), value) for value in used)
+    shape, gathered = node.outputs[0].shape, node in plan.gathered
+    return Row(node.path, node.key, shape, splits, workers, sent, memory, gathered, kept, weights, share)
 
 
 def _largest(place: Placement, value: Value) -> int:
@@ -199,6 +214,10 @@ def _largest(place: Placement, value: Value) -> int:
 
 def _blocks(row: Row) -> str:
     return "on each" if row.splits is None else "x".join(map(str, row.splits)) or "one"
+
+
+def _weights(row: Row) -> str:
+    return _mib(row.weights) if row.share == row.weights else f"{_mib(row.share)} of {_mib(row.weights)}"
 
 
 def _mib(count: int) -> str:

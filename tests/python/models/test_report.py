@@ -33,6 +33,44 @@ def test_report():
     assert "Conv2d" in str(report)
 
 
+class Block(torch.nn.Module):
+    """Attention, and a network of two layers, with the plan that splits heads and features."""
+
+    tp_plan = {"attention": "colwise", "up": "colwise", "down": "rowwise"}
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.attention = torch.nn.LayerNorm(12), torch.nn.MultiheadAttention(12, 6, batch_first=True)
+        self.up, self.down = torch.nn.Linear(12, 24), torch.nn.Linear(24, 12)
+
+    def forward(self, x):
+        y = self.norm(x)
+        return x + self.down(self.up(y + self.attention(y, y, y, need_weights=False)[0]))
+
+
+def test_weights_by_share():
+    """A worker has its features and heads of split weights, and of biases of summed results the whole."""
+    ranks, model = P_world.size, Block()
+    P_x = grid(P_world, [1, ranks, 1])
+    ours = distdl.distribute(model, P_x, plan=model.tp_plan)
+    ours(distdl.scatter(torch.rand(1, 8, 12), P_x))
+    report = distdl.report(model, P_x=[1, ranks, 1], shape=(1, 8, 12), plan=model.tp_plan)
+    assert report.rows == distdl.report(ours).rows
+    features = 4 * math.ceil(24 / ranks)
+    heads = 4 * math.ceil(6 / ranks) * 2
+    rows = [row for row in report.rows if row.weights]
+    assert [(row.path, row.weights // 4) for row in rows] == [
+        ("norm", 2 * 12), ("attention", 36 * 13), ("attention", 12 * 13), ("up", 24 * 13), ("down", 12 * 25)
+    ]  # fmt: skip
+    shares = [4 * 2 * 12, 3 * heads * 13, heads * 12 + 4 * 12, features * 13, features * 12 + 4 * 12]
+    assert [row.share for row in rows] == shares
+    attention = next(row for row in report.rows if row.operation == "scaled_dot_product_attention")
+    assert attention.splits == (1, ranks, 1, 1)  # batch, heads, tokens, features
+    assert report.parameters == 4 * (2 * 12 + 12 + 12)  # of the norm, and biases of results that are summed
+    assert report.staying == 4 * sum(parameter.numel() for parameter in model.parameters()) - report.parameters
+    assert ("0.00 of 0.00" in str(report)) == (ranks > 1)
+
+
 def test_pictures_are_svg(tmp_path):
     P_x = grid(P_world, [1, 1, P_world.size, 1])
     ours = distdl.distribute(Tokens(), P_x)

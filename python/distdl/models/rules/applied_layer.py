@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import torch
 
@@ -34,9 +34,15 @@ def _computes_as(kind: type[torch.nn.Module], known: type[torch.nn.Module]) -> b
     return all(getattr(kind, name) is getattr(known, name) for name in changed)
 
 
-def key_of_layer(module: torch.nn.Module) -> str:
-    """The key of the rule for a whole module; "" if there is no such rule."""
+def key_of_layer(module: torch.nn.Module, in_blocks: Collection[int] = ()) -> str:
+    """The key of the rule for a whole module; "" if it is recorded by the functions that it calls.
+
+    Args:
+        in_blocks: the ids of the parameters that a plan splits. Attention with any of them is split along its heads.
+    """
     own = vars(module)
+    if isinstance(module, torch.nn.MultiheadAttention) and any(id(each) in in_blocks for each in module.parameters()):
+        return ""
     if any(own[name] for name in HOOKS) or hasattr(module, "parametrizations") or has_global_hooks():
         return ""  # the call computes more than the layer
     if any(callable(getattr(type(module), name, None)) for name in own) or twin_of(module) is None:
