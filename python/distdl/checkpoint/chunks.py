@@ -14,7 +14,8 @@ from typing import Self
 
 import torch
 
-from distdl.checkpoint.stored import Box, StoredTensor, boxes_between, common_box
+from distdl.checkpoint.stored import StoredTensor
+from distdl.partitions.boxes import Box, box_shape, box_size, boxes_between, common_box, slices_within
 from distdl.partitions.byte_messages import Arriving, ByteMessages
 from distdl.partitions.grid import Grid
 
@@ -119,7 +120,7 @@ class ChunkExchange:
             low, high = max(start, offset) - offset, min(stop, offset + tensor.nbytes) - offset
             for box in boxes_between(tensor.shape, low // size, high // size):
                 yield ChunkPart(tensor, box, offset + low - start)
-                low += _volume(box) * size
+                low += box_size(box) * size
 
     def _pieces(self, number: int, rank: int, copies: bool) -> list[tuple[ChunkPart, Box]]:
         """The parts of a chunk that a rank holds: all, or without ``copies`` only those that it writes."""
@@ -134,7 +135,7 @@ class ChunkExchange:
     def _block(self, part: ChunkPart, box: Box) -> torch.Tensor:
         local_box = part.tensor.box_on(self._all_ranks.me)
         assert local_box is not None
-        return self._blocks[part.tensor.name][_slices_within(box, local_box)]
+        return self._blocks[part.tensor.name][slices_within(box, local_box)]
 
     def gather(self, turn: int) -> tuple[int, torch.Tensor] | None:
         """Collect this rank's chunk of a round, and return its number and bytes. Collective.
@@ -218,32 +219,24 @@ def _packed(pieces: list[tuple[ChunkPart, Box]], piece: Callable[[ChunkPart, Box
     return message
 
 
-def _volume(box: Box) -> int:
-    return math.prod(stop - start for start, stop in box)
-
-
 def _nbytes(pieces: Sequence[tuple[ChunkPart, Box]]) -> int:
-    return sum(_volume(box) * part.tensor.dtype.itemsize for part, box in pieces)
-
-
-def _slices_within(box: Box, outer: Box) -> tuple[slice, ...]:
-    return tuple(slice(start - first, stop - first) for (start, stop), (first, _) in zip(box, outer, strict=True))
+    return sum(box_size(box) * part.tensor.dtype.itemsize for part, box in pieces)
 
 
 def _as_box(memory: torch.Tensor, dtype: torch.dtype, box: Box) -> torch.Tensor:
     """Bytes as the elements of a box, also in 0 dimensions."""
-    return memory.view(dtype).view([stop - start for start, stop in box])
+    return memory.view(dtype).view(box_shape(box))
 
 
 def _chunk_view(chunk: torch.Tensor, part: ChunkPart, box: Box) -> torch.Tensor:
-    size = _volume(part.box) * part.tensor.dtype.itemsize
-    return _as_box(chunk[part.at : part.at + size], part.tensor.dtype, part.box)[_slices_within(box, part.box)]
+    size = box_size(part.box) * part.tensor.dtype.itemsize
+    return _as_box(chunk[part.at : part.at + size], part.tensor.dtype, part.box)[slices_within(box, part.box)]
 
 
 def _message_views(message: torch.Tensor, pieces: Sequence[tuple[ChunkPart, Box]]) -> Iterator[torch.Tensor]:
     """Views of the boxes in a message. Larger elements come first, so that all are aligned."""
     at = 0
     for part, box in pieces:
-        size = _volume(box) * part.tensor.dtype.itemsize
+        size = box_size(box) * part.tensor.dtype.itemsize
         yield _as_box(message[at : at + size], part.tensor.dtype, box)
         at += size

@@ -14,7 +14,7 @@ import torch
 
 from distdl.data.blocks import chunk_extents
 from distdl.data.regions import Region, RegionLike
-from distdl.parameters.layout import cut
+from distdl.partitions.boxes import as_slices, cut
 from distdl.partitions.byte_messages import ByteMessages
 from distdl.partitions.comparison import agreed, gather_or_raise
 from distdl.partitions.construction import constructing, constructor
@@ -140,7 +140,7 @@ def _boxes(grid: Grid, region: Region) -> list[Box]:
         )
     extents = grid.shape + (1,) * (len(region.shape) - grid.dim)
     blocks = itertools.product(*map(cut, region.shape, extents))
-    return [region.slices([slice(*bounds) for bounds in block]) for block in blocks]
+    return [region.slices(as_slices(block)) for block in blocks]
 
 
 def _refuse_races(grid: Grid, region: Region, calls: Sequence[Call]) -> None:

@@ -15,6 +15,7 @@ from typing import TypeAlias
 from mpi4py import MPI
 
 from distdl import _core
+from distdl.partitions.boxes import as_slices, balanced_box
 
 Communicator: TypeAlias = MPI.Comm
 ShapeAndRanks = tuple[list[int], list[int]]  # shape and ranks, as the C++ core takes partitions
@@ -190,7 +191,7 @@ class Grid:
             return (slice(0, 0),) * len(extents)
         workers = self.shape + (1,) * (len(extents) - self.dim)
         place = self.place + (0,) * (len(extents) - self.dim)
-        return tuple(slice(*_core.balanced_block(n, p, i)) for n, p, i in zip(extents, workers, place, strict=True))
+        return as_slices(balanced_box(extents, workers, place))
 
     def world_ranks(self) -> tuple[int, ...]:
         """The workers as ranks of MPI.COMM_WORLD, also after the end of MPI."""
