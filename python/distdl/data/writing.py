@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import torch
 
+from distdl import _core
 from distdl.data.blocks import chunk_extents
 from distdl.data.regions import Region, RegionLike
 from distdl.partitions.boxes import as_slices, cut
-from distdl.partitions.byte_messages import ByteMessages
 from distdl.partitions.comparison import agreed, gather_or_raise
 from distdl.partitions.construction import constructing, constructor
 from distdl.partitions.grid import Grid
@@ -183,27 +183,26 @@ def _write_by_root(
 ) -> None:
     """Send all blocks to the root, which writes each of them as it arrives. Collective over the workers."""
     errors = []
-    with ByteMessages("write_block", grid) as messages:
-        if array is None:
-            if values.size:
-                messages.send(grid.ranks[root], torch.from_numpy(values.reshape(-1).view(np.uint8)))
-            with messages.waiting():
-                messages.wait_for_sends()
-            return
-        for rank, call, box in zip(grid.ranks, calls, boxes, strict=True):
-            block = values if rank == grid.me else _receive_block(messages, rank, call)
-            try:
-                _assign(array, box, block, region)
-            except Exception as error:  # the other ranks wait until their blocks are received
-                errors.append(error)
+    messages = grid.byte_messages("write_block")
+    if array is None:
+        if values.size:
+            messages.send(grid.ranks[root], torch.from_numpy(values.reshape(-1).view(np.uint8)))
+        messages.wait()
+        return
+    for rank, call, box in zip(grid.ranks, calls, boxes, strict=True):
+        block = values if rank == grid.me else _receive_block(messages, rank, call)
+        try:
+            _assign(array, box, block, region)
+        except Exception as error:  # the other ranks wait until their blocks are received
+            errors.append(error)
     if errors:
         raise errors[0]
 
 
-def _receive_block(messages: ByteMessages, rank: int, call: Call) -> NDArray[np.generic]:
+def _receive_block(messages: _core.ByteMessages, rank: int, call: Call) -> NDArray[np.generic]:
     nbytes = math.prod(call.block_shape) * np.dtype(call.dtype).itemsize
     if not nbytes:
         return np.empty(call.block_shape, call.dtype)
-    arriving = messages.receive(rank, nbytes)
-    with messages.waiting():
-        return arriving.wait().numpy().view(call.dtype).reshape(call.block_shape)
+    block = messages.receive(rank, nbytes)
+    messages.wait()
+    return block.numpy().view(call.dtype).reshape(call.block_shape)

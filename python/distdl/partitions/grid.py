@@ -171,6 +171,10 @@ class Grid:
         """The exchange of small data in host memory among the workers."""
         return _core.HostExchange(self.root, list(self.ranks))
 
+    def byte_messages(self, call: str) -> _core.ByteMessages:
+        """Messages of bytes between the workers, in a call on which they have agreed. Collective over them."""
+        return _core.ByteMessages(call, self.root, list(self.ranks))
+
     def apart(self) -> Grid:
         """The workers as a line on a separate communicator, for calls on another thread. Collective over them."""
         return Grid.of(self.host_exchange().apart())
