@@ -585,6 +585,29 @@ class RowExchange:
         Collective over the ranks, and so is its backward pass.
         """
 
+class ByteMessages:
+    """The messages of bytes of one call between some ranks, counted in statistics under the name of the call.
+
+    Constructing is collective over the ranks.
+
+    Args:
+        call: the name of the call, on which the ranks have agreed.
+        root, ranks: the communicator, and its ranks between which messages travel.
+    """
+
+    def __init__(self, call: str, root: MPI.Comm | None, ranks: Sequence[int]) -> None: ...
+    def receive(self, rank: int, size: int) -> torch.Tensor:
+        """Begin to receive bytes from a rank of `root`, in a tensor that has them after wait()."""
+
+    def send(self, rank: int, bytes: torch.Tensor) -> None:
+        """Begin to send contiguous bytes in host memory, which must not change until wait().
+
+        At most 4 messages are under way and kept: this waits for the oldest of them.
+        """
+
+    def wait(self) -> None:
+        """Wait until all messages have arrived and left."""
+
 def fill_choice(
     block: torch.Tensor,
     key: int,

@@ -9,7 +9,7 @@ from distdl import _core
 
 @dataclass(frozen=True)
 class CommStats:
-    """The calls of all operators of one name on this rank.
+    """The calls of all operators of one name on this rank, or of ``save``, ``load`` or ``write_block``.
 
     Attributes:
         calls: the number of calls.
@@ -28,7 +28,8 @@ class CommStats:
 def comm_stats() -> dict[str, CommStats]:
     """The communication of this rank by operator, since the start or :func:`distdl.reset_comm_stats`.
 
-    Adjoints are separate, such as ``"Broadcast adjoint"``. No other rank has to call it.
+    Adjoints are separate, such as ``"Broadcast adjoint"``. Under ``"save"``, ``"load"`` and ``"write_block"`` is what
+    these functions send of blocks. No other rank has to call it.
     """
     fields = CommStats.__dataclass_fields__
     return {

@@ -27,8 +27,8 @@ void Traffic::exchange(int peer, std::int64_t sent, std::int64_t received) {
   bytes_received += received;
 }
 
-void Counter::count(const Traffic& traffic) {
-  ++calls_;
+void Counter::count(const Traffic& traffic, std::int64_t calls) {
+  calls_ += calls;
   messages_ += traffic.messages;
   bytes_sent_ += traffic.bytes_sent;
   bytes_received_ += traffic.bytes_received;

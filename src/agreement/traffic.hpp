@@ -15,15 +15,15 @@ namespace distdl::agreement {
 /// The messages of one application of an operator on this rank, as if every two ranks sent each other directly what
 /// they need, in the dtype of the tensor. MPI's collectives may cut and route the data otherwise.
 struct Traffic {
-  std::vector<std::int64_t> peers;  // as the user counts ranks
-  std::int64_t messages = 0;        // sent
+  std::vector<std::int64_t> peers = {};  // as the user counts ranks
+  std::int64_t messages = 0;             // sent
   std::int64_t bytes_sent = 0;
   std::int64_t bytes_received = 0;
 
   void exchange(int peer, std::int64_t sent, std::int64_t received);
 };
 
-/// The applications of operators of one name on this rank.
+/// The applications of operators of one name on this rank, or the calls of a function that sends bytes.
 struct Statistics {
   std::int64_t calls = 0;
   std::int64_t messages = 0;
@@ -35,7 +35,7 @@ struct Statistics {
 /// Sums over the operators of one name, to which any thread may add. A counter lives for ever.
 class Counter {
  public:
-  void count(const Traffic& traffic);
+  void count(const Traffic& traffic, std::int64_t calls = 1);
   void count_wait(std::chrono::nanoseconds time) { waited_ += time.count(); }
 
   Statistics sums() const;

@@ -4,6 +4,12 @@
 #include <mpi.h>
 #include <pybind11/pybind11.h>
 
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "geometry/interval.hpp"
+
 namespace distdl::bindings {
 
 namespace py = pybind11;
@@ -18,6 +24,17 @@ py::object communicator_object(MPI_Comm handle);
 /// raise, and KeyboardInterrupt where all ranks of the job have heard of an interrupt. Within the call of a layer, and
 /// in backward passes, it does nothing.
 void begin_call();
+
+/// (start, stop), as Python has intervals.
+using Pair = std::pair<std::int64_t, std::int64_t>;
+using Pairs = std::vector<Pair>;
+
+/// Intervals by dimension, or one after the other.
+inline geometry::Box box_of(const Pairs& pairs) {
+  geometry::Box box;
+  for (const auto& [start, stop] : pairs) box.push_back({start, stop});
+  return box;
+}
 
 /// __deepcopy__ of what never changes.
 inline py::object shared_by_copies(py::object self, const py::dict& /*memo*/) { return self; }

@@ -26,21 +26,14 @@ using geometry::Interval;
 using geometry::Shape;
 using geometry::Share;
 using geometry::Sliding;
-using Pair = std::pair<std::int64_t, std::int64_t>;
 
 Pair pair_of(const Interval& interval) { return {interval.start, interval.stop}; }
 Pair pair_of(const Sliding::Widths& widths) { return {widths.left, widths.right}; }
 
-std::vector<Pair> pairs_of(const std::vector<Interval>& intervals) {
-  std::vector<Pair> pairs;
+Pairs pairs_of(const std::vector<Interval>& intervals) {
+  Pairs pairs;
   for (const auto& interval : intervals) pairs.push_back(pair_of(interval));
   return pairs;
-}
-
-std::vector<Interval> intervals_of(const std::vector<Pair>& pairs) {
-  std::vector<Interval> intervals;
-  for (const auto& [start, stop] : pairs) intervals.push_back({start, stop});
-  return intervals;
 }
 
 std::vector<std::int64_t> matched_ranks(const Shape& roots, const Shape& members, std::int64_t root_rank,
@@ -108,14 +101,14 @@ void bind_resizings(py::module_& m) {
           "The inputs that these outputs are weighted sums of, tap by tap, and their weights.");
 }
 
-Sliding sliding(std::int64_t kernel, std::int64_t stride, std::int64_t dilation, const std::vector<Pair>& blocks,
-                const std::vector<Pair>& outputs, const std::vector<Pair>& reads) {
+Sliding sliding(std::int64_t kernel, std::int64_t stride, std::int64_t dilation, const Pairs& blocks,
+                const Pairs& outputs, const Pairs& reads) {
   if (outputs.size() != blocks.size() || reads.size() != blocks.size()) {
     throw std::invalid_argument("Sliding: there are " + std::to_string(blocks.size()) + " blocks, " +
                                 std::to_string(outputs.size()) + " of outputs and " + std::to_string(reads.size()) +
                                 " reads; there must be as many of each");
   }
-  return {kernel, stride, dilation, intervals_of(blocks), intervals_of(outputs), intervals_of(reads)};
+  return {kernel, stride, dilation, box_of(blocks), box_of(outputs), box_of(reads)};
 }
 
 /// Place i along the dimension. Throws std::out_of_range, which is Python's IndexError.

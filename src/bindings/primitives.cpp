@@ -13,6 +13,7 @@
 #include "operators/all_gather.hpp"
 #include "operators/all_sum_reduce.hpp"
 #include "operators/broadcast.hpp"
+#include "operators/byte_messages.hpp"
 #include "operators/halo_exchange.hpp"
 #include "operators/interval_exchange.hpp"
 #include "operators/reduce_scatter.hpp"
@@ -166,15 +167,11 @@ void bind_primitives(py::module_& m) {
            py::arg("root"), py::arg("P_x"), py::arg("halos"), py::arg("periodic"), py::arg("fill"));
   py::class_<IntervalExchangePrimitive, ExchangePrimitive>(m, "IntervalExchange")
       .def(py::init([](const std::string& layer, const py::object& root, const Workers& x, const Workers& y,
-                       const std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>>& wanted,
-                       const std::vector<bool>& periodic, double fill) {
+                       const std::vector<Pairs>& wanted, const std::vector<bool>& periodic, double fill) {
              const auto handle = communicator_handle(root);
              const py::gil_scoped_release release;
              std::vector<std::vector<geometry::Interval>> intervals;
-             for (const auto& along : wanted) {
-               intervals.emplace_back();
-               for (const auto& [start, stop] : along) intervals.back().push_back({start, stop});
-             }
+             for (const auto& along : wanted) intervals.push_back(box_of(along));
              return std::make_unique<IntervalExchangePrimitive>(layer, handle, named("P_x", x), named("P_y", y),
                                                                 std::move(intervals), periodic, fill);
            }),
@@ -197,6 +194,18 @@ void bind_primitives(py::module_& m) {
           },
           py::arg("x"), py::arg("sent"), py::arg("received"), py::arg("requires_grad"), py::arg("has_tangent"),
           py::call_guard<py::gil_scoped_release>(), "The rows that arrive. Collective.");
+  py::class_<ByteMessages>(m, "ByteMessages", "Messages of bytes of one call.")
+      .def(py::init([](const std::string& call, const py::object& root, const std::vector<int>& ranks) {
+             const auto handle = communicator_handle(root);
+             const py::gil_scoped_release release;
+             return std::make_unique<ByteMessages>(call, handle, ranks);
+           }),
+           py::arg("call"), py::arg("root"), py::arg("ranks"))
+      .def("receive", &ByteMessages::receive, py::arg("rank"), py::arg("size"),
+           py::call_guard<py::gil_scoped_release>(), "Starts to receive bytes, which have arrived after wait().")
+      .def("send", &ByteMessages::send, py::arg("rank"), py::arg("bytes"), py::call_guard<py::gil_scoped_release>(),
+           "Starts to send bytes, which must not change until wait().")
+      .def("wait", &ByteMessages::wait, py::call_guard<py::gil_scoped_release>(), "Waits for all messages.");
 }
 
 }  // namespace distdl::bindings

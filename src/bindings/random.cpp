@@ -8,18 +8,6 @@
 
 namespace distdl::bindings {
 
-namespace {
-
-using Pairs = std::vector<std::pair<std::int64_t, std::int64_t>>;
-
-geometry::Box box_of(const Pairs& intervals) {
-  geometry::Box box;
-  for (const auto& [start, stop] : intervals) box.push_back({start, stop});
-  return box;
-}
-
-}  // namespace
-
 void bind_random(py::module_& m) {
   m.def(
       "fill_choice",

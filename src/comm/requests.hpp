@@ -42,6 +42,7 @@ class Requests {
   bool empty() const { return pending_.empty(); }
 
   void wait_all() {
+    if (pending_.empty()) return;  // MPI_Waitall may yield the core all the same
     const Waiting waiting;
     if (patient() || debugging()) {
       for (auto& request : pending_) wait_for(request);

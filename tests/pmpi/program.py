@@ -10,6 +10,7 @@ import torch
 from mpi4py import MPI
 
 import distdl
+import distdl.data
 import distdl.nn as dnn
 
 
@@ -39,6 +40,7 @@ def work():
             started = layer.start(x)
             time.sleep(0.002)  # so that the progress thread has time to look for messages
             layer.wait(started).sum().backward()
+        distdl.data.write_block(torch.empty(n * P.size) if P.rank == 0 else None, P, torch.ones(n), root=0)
     dnn.SumReduce(P, P_0)(torch.ones(1 << 14, dtype=torch.int8))  # by an operation of our own
     gather = dnn.AllGather(P, [0])
     for n in (8, 8, 8 + P.rank):  # rank 0 sends early on several hosts, and the other ranks do not: its data is dropped

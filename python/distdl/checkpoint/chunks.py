@@ -7,15 +7,16 @@ message. No byte is written twice, and ranks never write into the same page.
 from __future__ import annotations
 
 import bisect
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import TypeAlias
 
 import torch
 
-from distdl.checkpoint.stored import Box, StoredTensor, boxes_between, common_box
-from distdl.partitions.byte_messages import Arriving, ByteMessages
+from distdl.checkpoint.stored import StoredTensor
+from distdl.partitions.boxes import Box, box_shape, box_size, boxes_between, common_box, slices_within
 from distdl.partitions.grid import Grid
 
 CHUNK = 4 << 20  # bytes; large enough for the disk, and small beside what a rank may need for a checkpoint
@@ -45,11 +46,15 @@ class ChunkPart:
     at: int
 
 
+Pieces: TypeAlias = list[tuple[ChunkPart, Box]]  # boxes in parts of a chunk, which make up a message
+PlaceOf: TypeAlias = Callable[[ChunkPart, Box], torch.Tensor]  # the memory of a piece
+
+
 class ChunkExchange:
-    """The exchange between the chunks of a file and the blocks of its tensors.
+    """The exchange between the chunks of a file and the blocks of its tensors. Constructing is collective.
 
     Args:
-        operation: its name, for the watchdog.
+        operation: its name, for the watchdog and for statistics.
         tensors: (offset, tensor) in the order of the file.
         chunks: (start, stop), in order.
         blocks: this rank's blocks of the tensors, by name.
@@ -69,7 +74,7 @@ class ChunkExchange:
     ) -> None:
         self._all_ranks, self._tensors, self._blocks = all_ranks, tensors, blocks
         self._offsets = [offset for offset, _ in tensors]
-        self._messages = ByteMessages(operation, all_ranks)
+        self._messages = all_ranks.byte_messages(operation)
         self.chunks = chunks
         largest = max((stop - start for start, stop in chunks), default=0)
         self._memory = torch.empty(largest, dtype=torch.uint8, device="cpu")
@@ -81,13 +86,6 @@ class ChunkExchange:
                 self._chunks_of[io_rank].append(number)
         self.local_chunks = self._chunks_of[all_ranks.me]
         self.rounds = max(map(len, self._chunks_of.values()))
-
-    def __enter__(self) -> Self:
-        self._messages.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._messages.__exit__(*error)
 
     def _io_rank(self, number: int) -> int | None:
         """The rank that writes or reads a chunk: it has the element at a place in the chunk.
@@ -119,9 +117,9 @@ class ChunkExchange:
             low, high = max(start, offset) - offset, min(stop, offset + tensor.nbytes) - offset
             for box in boxes_between(tensor.shape, low // size, high // size):
                 yield ChunkPart(tensor, box, offset + low - start)
-                low += _volume(box) * size
+                low += box_size(box) * size
 
-    def _pieces(self, number: int, rank: int, copies: bool) -> list[tuple[ChunkPart, Box]]:
+    def _pieces(self, number: int, rank: int, copies: bool) -> Pieces:
         """The parts of a chunk that a rank holds: all, or without ``copies`` only those that it writes."""
         pieces = []
         for part in self._parts(number):
@@ -134,7 +132,7 @@ class ChunkExchange:
     def _block(self, part: ChunkPart, box: Box) -> torch.Tensor:
         local_box = part.tensor.box_on(self._all_ranks.me)
         assert local_box is not None
-        return self._blocks[part.tensor.name][_slices_within(box, local_box)]
+        return self._blocks[part.tensor.name][slices_within(box, local_box)]
 
     def gather(self, turn: int) -> tuple[int, torch.Tensor] | None:
         """Collect this rank's chunk of a round, and return its number and bytes. Collective.
@@ -143,29 +141,24 @@ class ChunkExchange:
         """
         me, all_ranks = self._all_ranks.me, self._all_ranks.ranks
         self._parts_of.clear()
-        result, arriving = None, []
-        if turn < len(self.local_chunks):
-            result = self.local_chunks[turn], self.chunk_memory(self.local_chunks[turn])
-            for rank in all_ranks:
-                pieces = self._pieces(self.local_chunks[turn], rank, copies=False)
-                if rank == me:
-                    if result[1].data_ptr() == self._memory.data_ptr():  # else it is memory of the block
-                        for part, box in pieces:
-                            _chunk_view(result[1], part, box).copy_(self._block(part, box))
-                elif pieces:
+        has_chunk = turn < len(self.local_chunks)
+        chunk = self.chunk_memory(self.local_chunks[turn]) if has_chunk else self._memory[:0]
+        arriving = []
+        for rank in all_ranks if has_chunk else ():
+            pieces = self._pieces(self.local_chunks[turn], rank, copies=False)
+            if rank != me:
+                if pieces:
                     arriving.append((self._messages.receive(rank, _nbytes(pieces)), pieces))
+            elif chunk.data_ptr() == self._memory.data_ptr():  # else it is memory of the block
+                for part, box in pieces:
+                    _chunk_view(chunk, part, box).copy_(self._block(part, box))
         for rank in all_ranks:
             if rank != me and turn < len(self._chunks_of[rank]):
                 pieces = self._pieces(self._chunks_of[rank][turn], me, copies=False)
                 if pieces:
                     self._messages.send(rank, _packed(pieces, self._block))
-        with self._messages.waiting():
-            for message, pieces in arriving:
-                assert result is not None
-                for (part, box), arrived in zip(pieces, _message_views(message.wait(), pieces), strict=True):
-                    _chunk_view(result[1], part, box).copy_(arrived)
-            self._messages.wait_for_sends()
-        return result
+        self._deliver(arriving, functools.partial(_chunk_view, chunk))
+        return (self.local_chunks[turn], chunk) if has_chunk else None
 
     def chunk_memory(self, number: int) -> torch.Tensor:
         """Memory for a chunk: a view of a block that has the same bytes, or else a buffer."""
@@ -192,58 +185,47 @@ class ChunkExchange:
                 pieces = self._pieces(self.local_chunks[turn], rank, copies=True)
                 if rank != me:
                     if pieces:
-                        self._messages.send(rank, _packed(pieces, lambda part, box: _chunk_view(chunk, part, box)))
+                        self._messages.send(rank, _packed(pieces, functools.partial(_chunk_view, chunk)))
                 elif chunk.data_ptr() == self._memory.data_ptr():  # else it is memory of the block
                     for part, box in pieces:
                         self._block(part, box).copy_(_chunk_view(chunk, part, box))
-        self._receive(arriving)
-        with self._messages.waiting():
-            self._messages.wait_for_sends()
+        self._deliver(arriving, self._block)
         self._parts_of.clear()
 
-    def _receive(self, arriving: list[tuple[Arriving, list[tuple[ChunkPart, Box]]]]) -> None:
+    def _deliver(self, arriving: Sequence[tuple[torch.Tensor, Pieces]], place: PlaceOf) -> None:
+        """Wait for the messages of a round, and copy what has arrived to its places."""
+        self._messages.wait()
         for message, pieces in arriving:
-            with self._messages.waiting():
-                data = message.wait()
-            for (part, box), arrived in zip(pieces, _message_views(data, pieces), strict=True):
-                self._block(part, box).copy_(arrived)
-        arriving.clear()
+            for (part, box), arrived in zip(pieces, _message_views(message, pieces), strict=True):
+                place(part, box).copy_(arrived)
 
 
-def _packed(pieces: list[tuple[ChunkPart, Box]], piece: Callable[[ChunkPart, Box], torch.Tensor]) -> torch.Tensor:
+def _packed(pieces: Pieces, place: PlaceOf) -> torch.Tensor:
     """A message of the bytes of all pieces."""
     message = torch.empty(_nbytes(pieces), dtype=torch.uint8, device="cpu")
-    for (part, box), place in zip(pieces, _message_views(message, pieces), strict=True):
-        place.copy_(piece(part, box))
+    for (part, box), packed in zip(pieces, _message_views(message, pieces), strict=True):
+        packed.copy_(place(part, box))
     return message
 
 
-def _volume(box: Box) -> int:
-    return math.prod(stop - start for start, stop in box)
-
-
-def _nbytes(pieces: Sequence[tuple[ChunkPart, Box]]) -> int:
-    return sum(_volume(box) * part.tensor.dtype.itemsize for part, box in pieces)
-
-
-def _slices_within(box: Box, outer: Box) -> tuple[slice, ...]:
-    return tuple(slice(start - first, stop - first) for (start, stop), (first, _) in zip(box, outer, strict=True))
+def _nbytes(pieces: Pieces) -> int:
+    return sum(box_size(box) * part.tensor.dtype.itemsize for part, box in pieces)
 
 
 def _as_box(memory: torch.Tensor, dtype: torch.dtype, box: Box) -> torch.Tensor:
     """Bytes as the elements of a box, also in 0 dimensions."""
-    return memory.view(dtype).view([stop - start for start, stop in box])
+    return memory.view(dtype).view(box_shape(box))
 
 
 def _chunk_view(chunk: torch.Tensor, part: ChunkPart, box: Box) -> torch.Tensor:
-    size = _volume(part.box) * part.tensor.dtype.itemsize
-    return _as_box(chunk[part.at : part.at + size], part.tensor.dtype, part.box)[_slices_within(box, part.box)]
+    size = box_size(part.box) * part.tensor.dtype.itemsize
+    return _as_box(chunk[part.at : part.at + size], part.tensor.dtype, part.box)[slices_within(box, part.box)]
 
 
-def _message_views(message: torch.Tensor, pieces: Sequence[tuple[ChunkPart, Box]]) -> Iterator[torch.Tensor]:
+def _message_views(message: torch.Tensor, pieces: Pieces) -> Iterator[torch.Tensor]:
     """Views of the boxes in a message. Larger elements come first, so that all are aligned."""
     at = 0
     for part, box in pieces:
-        size = _volume(box) * part.tensor.dtype.itemsize
+        size = box_size(box) * part.tensor.dtype.itemsize
         yield _as_box(message[at : at + size], part.tensor.dtype, box)
         at += size

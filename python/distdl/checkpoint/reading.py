@@ -26,17 +26,17 @@ def read_values(header: Header, plan: LoadPlan, all_ranks: Grid) -> None:
     with agreed("load", all_ranks, lambda: ""):
         descriptor = open_to_read(header.path)
     try:
-        with ChunkExchange("load", all_ranks, tensors, chunks, plan.blocks) as exchange:
-            is_first = all_ranks.me == all_ranks.ranks[0]
-            for turn in with_progress("load", range(exchange.rounds), is_first):
-                chunk = None
-                if turn < len(exchange.local_chunks):
-                    number = exchange.local_chunks[turn]
-                    start, _ = chunks[number]
-                    chunk = exchange.chunk_memory(number)
-                    expected = header.checksums[number] if header.checksums else None
-                    problem = _read_chunk(chunk, descriptor, header.start + start, expected) or problem
-                exchange.scatter(turn, chunk)
+        exchange = ChunkExchange("load", all_ranks, tensors, chunks, plan.blocks)
+        is_first = all_ranks.me == all_ranks.ranks[0]
+        for turn in with_progress("load", range(exchange.rounds), is_first):
+            chunk = None
+            if turn < len(exchange.local_chunks):
+                number = exchange.local_chunks[turn]
+                start, _ = chunks[number]
+                chunk = exchange.chunk_memory(number)
+                expected = header.checksums[number] if header.checksums else None
+                problem = _read_chunk(chunk, descriptor, header.start + start, expected) or problem
+            exchange.scatter(turn, chunk)
     finally:
         os.close(descriptor)
     with agreed("load", all_ranks, lambda: ""):

@@ -181,14 +181,14 @@ class Saving:
         self._thread: threading.Thread | None = None
         self._file = SharedFile(path, all_ranks)
         copied: list[tuple[int, torch.Tensor]] = []
-        with ChunkExchange("save", all_ranks, self._tensors, self._chunks, blocks) as exchange:
-            is_first = all_ranks.me == all_ranks.ranks[0]
-            for turn in with_progress("save", range(exchange.rounds), is_first):
-                chunk = exchange.gather(turn)
-                if chunk is not None and in_thread:
-                    copied.append((chunk[0], chunk[1].clone()))
-                elif chunk is not None:
-                    self._write(size, *chunk)
+        exchange = ChunkExchange("save", all_ranks, self._tensors, self._chunks, blocks)
+        is_first = all_ranks.me == all_ranks.ranks[0]
+        for turn in with_progress("save", range(exchange.rounds), is_first):
+            chunk = exchange.gather(turn)
+            if chunk is not None and in_thread:
+                copied.append((chunk[0], chunk[1].clone()))
+            elif chunk is not None:
+                self._write(size, *chunk)
         if in_thread:
             self._thread = threading.Thread(target=self._write_all, args=(size, copied), name="distdl.save")
             self._thread.start()

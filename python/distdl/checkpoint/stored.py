@@ -6,16 +6,16 @@ import functools
 import json
 import math
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
 
-from distdl.parameters.layout import Interval, Layout
+from distdl.parameters.layout import Layout
+from distdl.partitions.boxes import Box
 from distdl.partitions.grid import Grid
 
-Box: TypeAlias = tuple[Interval, ...]
 RankBox: TypeAlias = tuple[int, Box]  # a box, and the rank that has it
 
 DTYPES = {
@@ -147,34 +147,3 @@ def header_bytes(tensors: Iterable[tuple[int, StoredTensor]], metadata: dict[str
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(8 + len(text)) % ALIGNMENT)
     return len(text).to_bytes(8, "little") + text
-
-
-def boxes_between(shape: Sequence[int], start: int, stop: int) -> Iterator[Box]:
-    """The elements from start to stop in row-major order, as boxes in the same order."""
-    if start >= stop:
-        return
-    if len(shape) <= 1:
-        yield ((start, stop),) if shape else ()
-        return
-    row = math.prod(shape[1:])
-    (first, before), (last, after) = divmod(start, row), divmod(stop, row)
-    if before:
-        end = after if first == last else row
-        yield from (((first, first + 1), *box) for box in boxes_between(shape[1:], before, end))
-        if first == last:
-            return
-        first += 1
-    if first < last:
-        yield ((first, last), *((0, n) for n in shape[1:]))
-    yield from (((last, last + 1), *box) for box in boxes_between(shape[1:], 0, after))
-
-
-def common_box(a: Box, b: Box) -> Box | None:
-    """The common elements of two boxes; None if there are none."""
-    common = []
-    for (start, stop), (first, last) in zip(a, b, strict=True):
-        start, stop = first if first > start else start, last if last < stop else stop  # max() and min() take long
-        if start >= stop:
-            return None
-        common.append((start, stop))
-    return tuple(common)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
-
 import torch
 
 from distdl import operators
@@ -17,16 +14,11 @@ from distdl.nn.base.option_types import Device, Dtype, HasBias, Natural, common_
 from distdl.nn.linear.features import check_dtypes
 from distdl.operators.dispatch import Operator
 from distdl.parameters.initial import Initializer, like_linear
-from distdl.parameters.layout import Interval, cut
 from distdl.parameters.transport import zero_of
+from distdl.partitions.boxes import block_intervals, cut
 from distdl.partitions.construction import PartitionLike
 
 _EXPERTS, _FEATURES = 0, 2  # dimensions of the input, and of the partition
-
-
-def _intervals(sizes: Sequence[int]) -> list[Interval]:
-    stops = list(itertools.accumulate(sizes))
-    return [(stop - size, stop) for size, stop in zip(sizes, stops, strict=True)]
 
 
 @common_options
@@ -86,7 +78,7 @@ class _Experts(_ExpertOptions):
         experts, tokens, features = sizes
         balanced = cut(self.num_experts, len(experts))
         dropping = [self.num_experts // len(experts)] * len(experts)  # what is left of a division is not used
-        if _intervals(experts) == balanced or experts == dropping:
+        if block_intervals(experts) == balanced or experts == dropping:
             return None
         if sum(experts) != self.num_experts:
             raise ValueError(
@@ -94,8 +86,8 @@ class _Experts(_ExpertOptions):
                 f"num_experts={self.num_experts} together, or {dropping[0]} on each worker"
             )
         workers = self.grid.shape[_FEATURES]
-        to = [balanced, _intervals(tokens), _intervals(features)]
-        back = [_intervals(experts), _intervals(tokens), cut(self.out_features, workers)]
+        to = [balanced, block_intervals(tokens), block_intervals(features)]
+        back = [block_intervals(experts), block_intervals(tokens), cut(self.out_features, workers)]
         name = type(self).__name__
         return tuple(operators.interval_exchange(name, self.grid, self.grid, blocks) for blocks in (to, back))  # type: ignore[return-value]
 

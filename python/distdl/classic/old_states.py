@@ -10,6 +10,7 @@ import torch
 from distdl.classic.attributes import PartitionsOfParameters
 from distdl.classic.nothing import OldParameters
 from distdl.modules.sequential_state import load_sequential, sequential_state_dict
+from distdl.partitions.boxes import as_slices
 from distdl.partitions.structure import zero_volume_tensor
 
 ALIASES = {
@@ -99,7 +100,7 @@ class OldStates(OldParameters, PartitionsOfParameters):
         if tensor.shape == own.shape or layout is None:
             return tensor
         if tuple(tensor.shape) == layout.shape and layout.intervals is not None:
-            return self.in_order(name, tensor, False)[tuple(slice(*interval) for interval in layout.intervals)]
+            return self.in_order(name, tensor, False)[as_slices(layout.intervals)]
         return tensor.reshape(own.shape) if tensor.numel() == own.numel() else tensor
 
 

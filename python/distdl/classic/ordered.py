@@ -11,7 +11,7 @@ import torch
 from distdl.classic.keys import OldLayer
 from distdl.modules.sequential_state import load_sequential, sequential_state_dict
 from distdl.parameters.initial import Initializer
-from distdl.parameters.layout import cut
+from distdl.partitions.boxes import cut
 from distdl.partitions.comparison import gather_or_raise
 from distdl.partitions.construction import PartitionLike
 

@@ -10,10 +10,10 @@ import torch
 
 from distdl.classic.attributes import OldAttributes
 from distdl.classic.buffer import MPIBufferManager
-from distdl.classic.slicing import IntArray, Slices, along_axis, assemble_slices, compute_intersection
+from distdl.classic.slicing import IntArray, Slices, along_axis
 from distdl.nn import primitives
 from distdl.operators.constructors import HaloWidths
-from distdl.parameters.layout import cut
+from distdl.partitions.boxes import balanced_box, block_at, box_shape, common_box, slices_within
 from distdl.partitions.construction import PartitionLike, grid_of
 from distdl.partitions.partition import Partition
 
@@ -103,16 +103,10 @@ class Repartition(_BetweenTwo, primitives.Repartition):
 
     def _overlap(self, extents: IntArray, place: tuple[int, ...], worker: int) -> Overlap | None:
         """(slices of this worker's block, shape, worker of P_y) of what goes there; None for nothing."""
-        starts, stops, to = [], [], []
-        for d, i in enumerate(self.P_x.grid.place):
-            along = along_axis(extents, d)
-            starts.append(int(along[:i].sum()))
-            stops.append(int(along[: i + 1].sum()))
-            to.append(cut(int(along.sum()), self.P_y.grid.shape[d])[place[d]])
-        start, stop, shape = compute_intersection(starts, stops, [a for a, _ in to], [b for _, b in to])
-        if not np.all(shape > 0):
-            return None
-        return assemble_slices(start - np.array(starts), stop - np.array(starts)), tuple(int(n) for n in shape), worker
+        sizes = [along_axis(extents, d).tolist() for d in range(self.P_x.grid.dim)]
+        own = block_at(sizes, self.P_x.grid.place)
+        common = common_box(own, balanced_box([*map(sum, sizes)], self.P_y.grid.shape, place))
+        return None if common is None else (slices_within(common, own), box_shape(common), worker)
 
 
 DistributedTranspose = Repartition

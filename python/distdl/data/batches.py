@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import default_collate
 
 from distdl.data.order import Epoch
-from distdl.parameters.layout import Interval, cut
+from distdl.partitions.boxes import Interval, cut
 
 Collate: TypeAlias = Callable[[list[object]], object]
 SampleStructure: TypeAlias = object

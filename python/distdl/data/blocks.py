@@ -13,7 +13,7 @@ import torch
 
 from distdl.data.regions import Region, RegionLike, with_halo
 from distdl.operators.constructors import halo_widths
-from distdl.parameters.layout import cut
+from distdl.partitions.boxes import cut
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import torch
 
+from distdl import _core
 from distdl.data.blocks import chunk_extents
 from distdl.data.regions import Region, RegionLike
-from distdl.parameters.layout import cut
-from distdl.partitions.byte_messages import ByteMessages
+from distdl.partitions.boxes import as_slices, cut
 from distdl.partitions.comparison import agreed, gather_or_raise
 from distdl.partitions.construction import constructing, constructor
 from distdl.partitions.grid import Grid
@@ -146,7 +146,7 @@ def _boxes(grid: Grid, region: Region) -> list[Box]:
         )
     extents = grid.shape + (1,) * (len(region.shape) - grid.dim)
     blocks = itertools.product(*map(cut, region.shape, extents))
-    return [region.slices([slice(*bounds) for bounds in block]) for block in blocks]
+    return [region.slices(as_slices(block)) for block in blocks]
 
 
 def _refuse_races(grid: Grid, region: Region, workers: Sequence[WriteArguments]) -> None:
@@ -191,27 +191,26 @@ def _write_by_root(
 ) -> None:
     """Send all blocks to the root, which writes each of them as it arrives. Collective over the workers."""
     errors = []
-    with ByteMessages("write_block", grid) as messages:
-        if array is None:
-            if values.size:
-                messages.send(grid.ranks[root], torch.from_numpy(values.reshape(-1).view(np.uint8)))
-            with messages.waiting():
-                messages.wait_for_sends()
-            return
-        for rank, worker, box in zip(grid.ranks, workers, boxes, strict=True):
-            block = values if rank == grid.me else _receive_block(messages, rank, worker)
-            try:
-                _assign(array, box, block, region)
-            except Exception as error:  # raised at the end: the other ranks wait until their blocks are received
-                errors.append(error)
+    messages = grid.byte_messages("write_block")
+    if array is None:
+        if values.size:
+            messages.send(grid.ranks[root], torch.from_numpy(values.reshape(-1).view(np.uint8)))
+        messages.wait()
+        return
+    for rank, worker, box in zip(grid.ranks, workers, boxes, strict=True):
+        block = values if rank == grid.me else _receive_block(messages, rank, worker)
+        try:
+            _assign(array, box, block, region)
+        except Exception as error:  # raised at the end: the other ranks wait until their blocks are received
+            errors.append(error)
     if errors:
         raise errors[0]
 
 
-def _receive_block(messages: ByteMessages, rank: int, sender: WriteArguments) -> NDArray[np.generic]:
+def _receive_block(messages: _core.ByteMessages, rank: int, sender: WriteArguments) -> NDArray[np.generic]:
     nbytes = math.prod(sender.block_shape) * np.dtype(sender.dtype).itemsize
     if not nbytes:
         return np.empty(sender.block_shape, sender.dtype)
-    arriving = messages.receive(rank, nbytes)
-    with messages.waiting():
-        return arriving.wait().numpy().view(sender.dtype).reshape(sender.block_shape)
+    block = messages.receive(rank, nbytes)
+    messages.wait()
+    return block.numpy().view(sender.dtype).reshape(sender.block_shape)

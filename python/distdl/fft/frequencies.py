@@ -7,7 +7,7 @@ import torch
 from distdl.fft.calls import call_layer, check_tensor, collective_call, takes_part
 from distdl.nn.fourier.kinds import Dims
 from distdl.nn.fourier.shift import SHIFTS
-from distdl.parameters.layout import cut
+from distdl.partitions.boxes import cut
 from distdl.partitions.construction import PartitionLike, grid_of, is_partition
 
 __all__ = ["fftfreq", "fftshift", "ifftshift", "rfftfreq"]

@@ -13,9 +13,8 @@ from distdl.nn.base.layer import Layer
 from distdl.nn.base.option_types import Device, Dtype, Flag, Float, Integer, Natural, PlainNumber, with_options
 from distdl.nn.base.random_numbers import random_uniform
 from distdl.nn.dropout import RandomLayer
-from distdl.nn.windows.blocks import block_intervals
 from distdl.operators.dispatch import Inactive, Operator
-from distdl.parameters.layout import cut
+from distdl.partitions.boxes import block_intervals, cut
 
 __all__ = ["DistributedGLU", "DistributedPReLU", "DistributedRReLU"]
 

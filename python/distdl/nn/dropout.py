@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import KW_ONLY
 from typing import ClassVar
@@ -14,7 +13,7 @@ from distdl.nn.base.by_dimensions import family
 from distdl.nn.base.layer import Layer
 from distdl.nn.base.option_types import Flag, Probability, with_options
 from distdl.nn.base.random_numbers import random_choice, random_mask
-from distdl.parameters.layout import Interval
+from distdl.partitions.boxes import Interval, as_slices, block_at
 from distdl.partitions.grid import Grid
 
 __all__ = [
@@ -59,10 +58,7 @@ class RandomLayer(Layer):
         self.dtype_of_input = dtypes[0]
         self.whole = [sum(along) for along in sizes]
         if self.grid.active:
-            self.intervals = []
-            for along, place in zip(sizes, self.grid.place, strict=True):
-                stops = list(itertools.accumulate(along, initial=0))
-                self.intervals.append((stops[place], stops[place + 1]))
+            self.intervals = block_at(sizes, self.grid.place)
 
     def times(self, input: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
         return input.mul_(factor) if self.inplace else input * factor
@@ -102,7 +98,7 @@ class DropoutLayer(RandomLayer):
         if not self.grid.active:
             return self.without_part(input)
         if drops:
-            mask = self._mask(input) if whole_mask is None else whole_mask[self._slices()]
+            mask = self._mask(input) if whole_mask is None else whole_mask[as_slices(self._intervals())]
             return self.applied(input, mask)
         drops_all = self.training and self.p == 1
         return self.times(input, input.new_zeros(())) if drops_all else input
@@ -119,9 +115,6 @@ class DropoutLayer(RandomLayer):
 
     def _intervals(self) -> list[Interval]:
         return [interval if d < self.drawn_dims() else (0, 1) for d, interval in enumerate(self.intervals)]
-
-    def _slices(self) -> tuple[slice, ...]:
-        return tuple(itertools.starmap(slice, self._intervals()))
 
     def _mask(self, input: torch.Tensor) -> torch.Tensor:
         where, of_input = (self._shape(), self._intervals()), {"dtype": input.dtype, "device": input.device}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 import operator
 from collections.abc import Callable
@@ -17,8 +16,9 @@ from distdl.nn.base.layer import Layer
 from distdl.nn.base.option_types import Count, Device, Dtype, Flag, PlainNumber, must, with_options
 from distdl.nn.base.precision import wide
 from distdl.parameters.initial import like_linear
-from distdl.parameters.layout import Layout, cut
+from distdl.parameters.layout import Layout
 from distdl.parameters.transport import zero_of
+from distdl.partitions.boxes import as_slices, block_at, cut
 from distdl.partitions.comparison import compare
 from distdl.torch_compat.modes import without_modes
 
@@ -138,12 +138,8 @@ class DistributedMixtureOfExperts(Layer):
             raise ValueError(f"{name}: the input is of {workers[0][1]}; it must be of floating point")
         extents = [sum(along) for along in sizes[:-1]]
         whole = torch.arange(math.prod(extents), device="cpu").reshape(extents)
-        starts = [[0, *itertools.accumulate(along)] for along in sizes[:-1]]
-        numbers = []
-        for worker in range(self.grid.size):
-            at = self.grid.index(worker)
-            block = whole[tuple(slice(s[i], s[i + 1]) for s, i in zip(starts, at, strict=False))]
-            numbers.append(block.reshape(-1))
+        boxes = (block_at(sizes[:-1], self.grid.index(worker)) for worker in range(self.grid.size))
+        numbers = [whole[as_slices(box)].reshape(-1) for box in boxes]
         self._numbers = torch.cat(numbers)
         self._routes_of = [self.top_k * len(of_worker) for of_worker in numbers]
         share = self.top_k * whole.numel() / self.num_experts

@@ -17,6 +17,7 @@ from distdl.nn.base.layer import Layer
 from distdl.nn.base.options import comparable, refuse_lazy
 from distdl.nn.base.split_checks import shape_after
 from distdl.parameters.layout import Layout, current_kind
+from distdl.partitions.boxes import as_slices
 from distdl.partitions.comparison import misfit
 from distdl.partitions.construction import constructing
 from distdl.partitions.structure import zero_volume_tensor
@@ -125,7 +126,7 @@ class WrappedModule(Layer):
         for *_, name, part in self._tensors():
             intervals = self.layouts[name].intervals
             if name in wholes and intervals is not None:
-                part.copy_(wholes[name][tuple(slice(*interval) for interval in intervals)])
+                part.copy_(wholes[name][as_slices(intervals)])
 
     @classmethod
     def _unfit(cls, module: object) -> TypeError | None:

@@ -10,6 +10,7 @@ from typing import TypeAlias
 import torch
 
 from distdl.parameters.layout import Layout
+from distdl.partitions.boxes import common_box, slices_within
 
 Initializer: TypeAlias = Callable[[torch.Tensor], object]
 """Fills a whole tensor in place, as the functions of ``torch.nn.init`` do."""
@@ -43,16 +44,10 @@ def fill(tensor: torch.Tensor, layout: Layout, initialize: Initializer) -> None:
         shape = (min(at_once, rows - first), *layout.shape[1:]) if layout.shape else ()
         drawn = torch.empty(shape, dtype=tensor.dtype, device=device)
         initialize(drawn)
-        if intervals is None:
-            continue
-        if not intervals:
-            tensor.copy_(drawn)
-            continue
-        start, stop = intervals[0]
-        low, high = max(start, first), min(stop, first + drawn.shape[0])
-        if low < high:
-            block = drawn[(slice(low - first, high - first), *(slice(*interval) for interval in intervals[1:]))]
-            tensor[low - start : high - start].copy_(block)
+        box = [(0, n) if d > 0 else (first, first + n) for d, n in enumerate(shape)]
+        common = None if intervals is None else common_box(intervals, box)
+        if intervals is not None and common is not None:
+            tensor[slices_within(common, intervals)].copy_(drawn[slices_within(common, box)])
 
 
 def like_linear(shape: tuple[int, ...]) -> tuple[Uniform, Uniform]:

@@ -8,12 +8,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from distdl import _core
+from distdl.partitions.boxes import Interval, balanced_box, box_shape, cut
 from distdl.partitions.grid import Grid
-
-Interval: TypeAlias = tuple[int, int]
 
 LAYOUT_KINDS = ("owner", "sharded", "replicated")
 _current_kind: ContextVar[str] = ContextVar("parameter_layout", default="owner")
@@ -54,11 +52,6 @@ def parameter_layout(kind: str) -> Iterator[None]:
 def current_kind() -> str:
     """The kind of layout of layers that are constructed now."""
     return _current_kind.get()
-
-
-def cut(n: int, p: int) -> list[Interval]:
-    """(start, stop) of the balanced blocks of n elements over p workers."""
-    return [_core.balanced_block(n, p, i) for i in range(p)]
 
 
 @dataclass(frozen=True)
@@ -132,9 +125,7 @@ class Layout:
         if any(place[a] for a in self.first_of):
             return None
         at = [0 if axis is None else place[axis] for axis in self.axes]
-        return [
-            _core.balanced_block(n, self.parts_along(d), i) for d, (n, i) in enumerate(zip(self.shape, at, strict=True))
-        ]
+        return balanced_box(self.shape, [*map(self.parts_along, range(len(self.shape)))], at)
 
     def owned(self, place: Sequence[int]) -> list[Interval] | None:
         """(start, stop) in each dimension of the part that lives on the worker at a place; None without a part."""
@@ -171,7 +162,7 @@ class Layout:
         return self._shape_of(self.used(self.grid.place) if self.grid.active else None)
 
     def _shape_of(self, intervals: Sequence[Interval] | None) -> tuple[int, ...]:
-        return (0, *self.shape[1:]) if intervals is None else tuple(stop - start for start, stop in intervals)
+        return (0, *self.shape[1:]) if intervals is None else box_shape(intervals)
 
     def replica_ranks(self, place: Sequence[int]) -> tuple[int, ...]:
         """The ranks of the workers that use the same block as the worker at a place."""

@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 import torch
 
 from distdl import operators
-from distdl.parameters.layout import Layout, cut
+from distdl.parameters.layout import Layout
+from distdl.partitions.boxes import cut
 from distdl.torch_compat.memory import flatten_tensors
 
 TensorSequence = Sequence[torch.Tensor]

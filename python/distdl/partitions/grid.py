@@ -15,6 +15,7 @@ from typing import TypeAlias
 from mpi4py import MPI
 
 from distdl import _core
+from distdl.partitions.boxes import as_slices, balanced_box
 
 Communicator: TypeAlias = MPI.Comm
 ShapeAndRanks = tuple[list[int], list[int]]  # shape and ranks, as the C++ core takes partitions
@@ -170,6 +171,10 @@ class Grid:
         """The exchange of small data in host memory among the workers."""
         return _core.HostExchange(self.root, list(self.ranks))
 
+    def byte_messages(self, call: str) -> _core.ByteMessages:
+        """Messages of bytes between the workers, in a call on which they have agreed. Collective over them."""
+        return _core.ByteMessages(call, self.root, list(self.ranks))
+
     def apart(self) -> Grid:
         """The workers as a line on a separate communicator, for calls on another thread. Collective over them."""
         return Grid.of(self.host_exchange().apart())
@@ -190,7 +195,7 @@ class Grid:
             return (slice(0, 0),) * len(extents)
         workers = self.shape + (1,) * (len(extents) - self.dim)
         place = self.place + (0,) * (len(extents) - self.dim)
-        return tuple(slice(*_core.balanced_block(n, p, i)) for n, p, i in zip(extents, workers, place, strict=True))
+        return as_slices(balanced_box(extents, workers, place))
 
     def world_ranks(self) -> tuple[int, ...]:
         """The workers as ranks of MPI.COMM_WORLD, also after the end of MPI."""

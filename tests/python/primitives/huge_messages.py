@@ -106,6 +106,18 @@ def test_halo_exchange_and_its_adjoint(many, partitions):
     assert holds(back, n, dtype, times=2) if rank == 0 else torch.equal(back, x)
 
 
+def test_bytes(partitions):
+    """What checkpoints and write_block send."""
+    messages = partitions[1].grid.byte_messages("exchange")
+    if rank == 0:
+        messages.send(1, pattern(ELEMENTS, torch.uint8))
+        messages.wait()
+    else:
+        arriving = messages.receive(0, ELEMENTS)
+        messages.wait()
+        assert holds(arriving, ELEMENTS, torch.uint8)
+
+
 def test_small_data_that_is_not_small(partitions):
     """2 GiB together, which an int cannot count: by allgather_data, and so whatever is exchanged in host memory."""
     n = 2**30 + 1_000 * rank

@@ -10,7 +10,7 @@ import torch
 
 from distdl.models.capture.recording import Run
 from distdl.models.operations.placement import Blocks, balanced_sizes
-from distdl.parameters.layout import Interval
+from distdl.partitions.boxes import Interval
 from distdl.partitions.grid import Grid
 
 Draw = Callable[[int | None, Sequence[Interval], torch.device], torch.Tensor]

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from distdl.parameters.layout import Interval, cut
+from distdl.partitions.boxes import Box, Interval, block_intervals, box_shape, cut
 from distdl.partitions.grid import Grid
 
 SizesByDim = tuple[tuple[int, ...], ...]
@@ -45,7 +45,7 @@ class Blocks:
     @functools.cached_property
     def intervals(self) -> tuple[tuple[Interval, ...], ...]:
         """(start, stop) of the blocks along each dimension."""
-        return tuple(intervals_of(sizes) for sizes in self.block_sizes)
+        return tuple(tuple(block_intervals(sizes)) for sizes in self.block_sizes)
 
     @functools.cached_property
     def rank_at(self) -> dict[tuple[int, ...], int]:
@@ -72,12 +72,12 @@ class Blocks:
         """The workers, as a grid of the same communicator."""
         return like.related(self.ranks, self.splits)
 
-    def block(self, rank: int) -> tuple[Interval, ...] | None:
+    def block(self, rank: int) -> Box | None:
         """The block of a rank; None for a rank that is no worker."""
         return self._block_of.get(rank)
 
     @functools.cached_property
-    def _block_of(self) -> dict[int, tuple[Interval, ...]]:
+    def _block_of(self) -> dict[int, Box]:
         return dict(zip(self.ranks, itertools.product(*self.intervals), strict=True))
 
     @functools.cached_property
@@ -88,7 +88,7 @@ class Blocks:
     def local_shape(self, rank: int) -> tuple[int, ...]:
         """The shape of a rank's block; without elements for a rank that is no worker."""
         block = self.block(rank)
-        return (0,) * len(self.block_sizes) if block is None else tuple(stop - start for start, stop in block)
+        return (0,) * len(self.block_sizes) if block is None else box_shape(block)
 
     def largest(self) -> int:
         """The number of elements of the largest block."""
@@ -121,14 +121,7 @@ def input_placement(ranks: Sequence[int], splits: Sequence[int], shape: Sequence
 @functools.cache
 def balanced_sizes(n: int, parts: int, unit: int = 1) -> tuple[int, ...]:
     """The sizes of balanced blocks of n elements, each a multiple of a unit, which divides n."""
-    return tuple(unit * (stop - start) for start, stop in cut(n // unit, parts))
-
-
-@functools.cache
-def intervals_of(sizes: tuple[int, ...]) -> tuple[Interval, ...]:
-    """Blocks of these sizes, one after the other."""
-    stops = itertools.accumulate(sizes)
-    return tuple((stop - size, stop) for stop, size in zip(stops, sizes, strict=True))
+    return tuple(unit * size for size in box_shape(cut(n // unit, parts)))
 
 
 def ways_to_split(workers: int, most: Sequence[int]) -> Iterator[tuple[int, ...]]:
@@ -150,8 +143,3 @@ def _factorizations(count: int, most: tuple[int, ...]) -> tuple[tuple[int, ...],
         if count % first == 0
         for rest in _factorizations(count // first, most[1:])
     )
-
-
-def overlap(a: Sequence[Interval], b: Sequence[Interval]) -> int:
-    """The number of elements that two boxes have in common."""
-    return math.prod(max(0, min(s, t) - max(i, j)) for (i, s), (j, t) in zip(a, b, strict=True))

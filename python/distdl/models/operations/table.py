@@ -12,7 +12,7 @@ import torch
 
 from distdl.models.capture.recording import Arguments, Node, Run, Value
 from distdl.models.operations.operation import Draw, InputSpec, NoRuleError, Operation, Sharded, Workers
-from distdl.parameters.layout import Interval
+from distdl.partitions.boxes import Interval
 
 Rule = Callable[[Node], Operation]
 RULES: dict[str, Rule] = {}

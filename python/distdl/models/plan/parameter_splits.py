@@ -6,10 +6,11 @@ from collections.abc import Mapping
 
 import torch
 
-from distdl.models.operations.placement import Blocks
+from distdl.models.operations.placement import Blocks, balanced_sizes
 from distdl.models.plan.redistribution import ReadRegions
 from distdl.models.plan.requested import COLUMNS, EXPERTS, ROWS, WHOLE, Request, request_for
-from distdl.parameters.layout import Layout, cut
+from distdl.parameters.layout import Layout
+from distdl.partitions.boxes import cut
 from distdl.partitions.grid import Grid
 
 
@@ -82,8 +83,7 @@ def _split_dim(module: torch.nn.Module, leaf: str, dims: int, word: str, is_name
 
 def owned_blocks(layout: Layout) -> Blocks:
     """The blocks of a parameter, each on the first worker that uses it."""
-    sizes = (cut(n, layout.parts_along(d)) for d, n in enumerate(layout.shape))
-    block_sizes = tuple(tuple(stop - start for start, stop in along) for along in sizes)
+    block_sizes = tuple(balanced_sizes(n, layout.parts_along(d)) for d, n in enumerate(layout.shape))
     owners = Blocks(layout.owner_grid.ranks, tuple((0,) * n for n in layout.owner_grid.shape))
     return Blocks(owners.ranks_along(layout.axes, tuple(map(len, block_sizes))), block_sizes)
 

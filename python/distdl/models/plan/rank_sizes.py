@@ -14,6 +14,7 @@ from distdl.models.plan.planning import Plan, PlanStep
 from distdl.models.rules.windows import CONVOLUTIONS
 from distdl.nn.base.by_dimensions import space_of
 from distdl.nn.conv.halo import SMALLEST
+from distdl.partitions.boxes import box_size
 
 _CHANNEL_BLOCK = 16  # channels that kernels for CPUs keep side by side
 
@@ -49,7 +50,7 @@ class RankSizes:
         for value, regions in zip(node.inputs, step.input_regions, strict=True):
             if regions is not None:
                 box = regions.box(self._rank, value.shape)
-                count = 0 if box is None else math.prod(stop - start for start, stop in box)
+                count = 0 if box is None else box_size(box)
                 reads[value] = (value, regions), capacity_of(count * self.itemsize(value))
         within, exchanges = received_within(step)
         if exchanges:

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from distdl import operators
 from distdl.models.operations.operation import InputSpec, Sharded, Slice
-from distdl.models.operations.placement import Blocks, Placement, Replicated, intervals_of, overlap
-from distdl.parameters.layout import Interval
+from distdl.models.operations.placement import Blocks, Placement, Replicated
 from distdl.parameters.transport import zero_of
+from distdl.partitions.boxes import Box, Interval, box_size, common_box
 from distdl.partitions.grid import Grid
 
 Corners = NDArray[np.int64]
@@ -45,10 +45,9 @@ class ReadRegions:
         sharded = {dim.dim: (d, dim) for d, dim in reversed([*enumerate(spec)]) if isinstance(dim, Sharded)}
         axes: list[int | None] = []
         intervals = []
-        for axis, sizes in enumerate(workers.block_sizes):
+        for axis, blocks in enumerate(workers.intervals):
             d, dim = sharded.get(axis, (None, None))
             axes.append(d)
-            blocks = intervals_of(sizes)
             intervals.append(tuple((0, 1) if dim is None else dim.interval(*block) for block in blocks))
         slices = tuple((d, (dim.start, dim.stop)) for d, dim in enumerate(spec) if isinstance(dim, Slice))
         periodic = tuple(d for d, dim in enumerate(spec) if isinstance(dim, Sharded) and dim.periodic)
@@ -71,7 +70,7 @@ class ReadRegions:
         """The whole tensor for each rank."""
         return cls(ranks, (None,), (((0, 1),) * len(ranks),))
 
-    def box(self, rank: int, shape: Sequence[int]) -> tuple[Interval, ...] | None:
+    def box(self, rank: int, shape: Sequence[int]) -> Box | None:
         """The box that a rank reads of a tensor of this shape."""
         along = self._along.get(rank)
         if along is None:
@@ -94,7 +93,7 @@ class ReadRegions:
         return starts, stops
 
     @functools.cached_property
-    def _along(self) -> dict[int, tuple[Interval, ...]]:
+    def _along(self) -> dict[int, Box]:
         """The interval that each rank reads along each axis of the grid."""
         return dict(zip(self.ranks, itertools.product(*self.intervals), strict=True))
 
@@ -104,7 +103,7 @@ class ReadRegions:
         return [slices.get(d, (0, n)) for d, n in enumerate(shape)]
 
 
-def unwrapped(box: Sequence[Interval], shape: Sequence[int]) -> list[tuple[Interval, ...]]:
+def unwrapped(box: Sequence[Interval], shape: Sequence[int]) -> list[Box]:
     """Split a box that wraps around the end of a tensor into boxes inside of the tensor."""
     along = []
     for (start, stop), n in zip(box, shape, strict=True):
@@ -136,9 +135,9 @@ def _received_periodically(source: Blocks, regions: ReadRegions, shape: Sequence
         box = regions.box(rank, shape)
         assert box is not None
         own = source.block(rank)
-        counts[rank] = sum(
-            overlap(piece, piece) - (overlap(piece, own) if own is not None else 0) for piece in unwrapped(box, shape)
-        )
+        pieces = unwrapped(box, shape)
+        shared = [] if own is None else [common for piece in pieces if (common := common_box(piece, own)) is not None]
+        counts[rank] = sum(map(box_size, pieces)) - sum(map(box_size, shared))
     return {rank: count for rank, count in counts.items() if count}
 
 

@@ -10,7 +10,7 @@ from distdl.models.capture.recording import Node, Run
 from distdl.models.operations.operation import Operation, Sharded, Workers
 from distdl.models.operations.table import argument, broadcast_spec, in_blocks, local, rule_for, same, whole
 from distdl.models.rules.pointwise import without
-from distdl.parameters.layout import Interval
+from distdl.partitions.boxes import Interval
 
 
 @rule_for("rot90", "cumsum", "cumprod", "sort", "argsort", "topk",

@@ -13,7 +13,8 @@ from distdl.models.operations.operation import InputSpec, NoRuleError, Operation
 from distdl.models.operations.placement import Blocks
 from distdl.models.operations.table import RULES, cut_out
 from distdl.nn.base.layer import Layer
-from distdl.parameters.layout import Interval, parameter_layout
+from distdl.parameters.layout import parameter_layout
+from distdl.partitions.boxes import Interval
 from distdl.torch_compat.layers import has_global_hooks
 
 

@@ -18,7 +18,7 @@ from distdl.models.operations.placement import Blocks
 from distdl.models.operations.table import argument, batches, in_blocks, options_of, rule_for, whole
 from distdl.models.rules.applied_layer import layer_operation
 from distdl.models.rules.drawing import mask_of, whole_rows
-from distdl.parameters.layout import Interval
+from distdl.partitions.boxes import Interval
 
 
 @rule_for("scaled_dot_product_attention", takes="query key value attn_mask dropout_p is_causal scale enable_gqa")

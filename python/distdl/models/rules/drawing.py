@@ -13,8 +13,8 @@ from distdl.models.capture.recording import Node, Run, Value
 from distdl.models.operations.operation import Draw, Operation, RandomError
 from distdl.models.operations.table import argument, broadcast_spec, cut_out, local, rule_for, same
 from distdl.nn.base.random_numbers import random_choice, random_uniform
-from distdl.parameters.layout import Interval
 from distdl.parameters.transport import zero_of
+from distdl.partitions.boxes import Interval
 
 FromUniform = Callable[[torch.Tensor], torch.Tensor]
 """A function of numbers of float64 that are uniform in (0, 1)."""

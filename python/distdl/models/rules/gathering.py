@@ -13,8 +13,8 @@ from distdl.models.capture.recording import Node, Run, Value
 from distdl.models.operations.operation import InputSpec, NoRuleError, Operation, Sharded
 from distdl.models.operations.table import argument, local, options_of, rule_for, same, whole
 from distdl.models.rules.partial_sums import summed_over_last
-from distdl.parameters.layout import Interval
 from distdl.parameters.transport import zero_of
+from distdl.partitions.boxes import Interval
 
 
 @rule_for("index_select", "gather", "take_along_dim")

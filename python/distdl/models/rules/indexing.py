@@ -14,7 +14,7 @@ import torch
 from distdl.models.capture.recording import Node, Value
 from distdl.models.operations.operation import NoRuleError, Operation, Sharded, Slice
 from distdl.models.operations.table import argument, in_blocks, local, rule_for, whole
-from distdl.parameters.layout import Interval
+from distdl.partitions.boxes import Interval
 from distdl.torch_compat.trees import tree_flatten
 
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from distdl.models.capture.recording import Node, Run
 from distdl.models.operations.operation import Operation, Sharded, Workers
 from distdl.models.operations.table import argument, in_blocks, local, rule_for, same, through_layer, whole
-from distdl.parameters.layout import Interval
+from distdl.partitions.boxes import Interval
 
 
 @rule_for("cat", "concat", "concatenate", "hstack", "vstack", "dstack", "column_stack", "row_stack")

@@ -15,7 +15,7 @@ from distdl.models.operations.placement import Blocks
 from distdl.models.operations.table import argument, batches, broadcast_spec, local, rule_for, same, whole
 from distdl.models.rules.partial_sums import Finish, Part, summed_over_last
 from distdl.models.rules.pointwise import without
-from distdl.parameters.layout import Interval
+from distdl.partitions.boxes import Interval
 
 
 @rule_for("matmul", "bmm", "mm", "mv", "dot", "linalg_matmul", "vdot")

@@ -11,9 +11,9 @@ import torch
 from distdl import operators
 from distdl.models.capture.recording import Node, Run
 from distdl.models.operations.operation import InputSpec, Operation, Workers
-from distdl.models.operations.placement import Blocks
+from distdl.models.operations.placement import Blocks, balanced_sizes
 from distdl.models.operations.table import in_blocks
-from distdl.parameters.layout import Interval, cut
+from distdl.partitions.boxes import Interval
 from distdl.partitions.grid import Grid
 
 Part = Callable[..., torch.Tensor]
@@ -64,7 +64,7 @@ def scattered(workers: Workers, out: Sequence[int]) -> Blocks:
     count = blocks.splits[-1]  # of the workers of the same rows
     sizes = [*blocks.block_sizes[:-1], (out[-1],)]
     dim = _scattered_dim(workers, out)
-    sizes[dim] = tuple(stop - start for size in sizes[dim] for start, stop in cut(size, count))
+    sizes[dim] = tuple(n for size in sizes[dim] for n in balanced_sizes(size, count))
     ranks = []
     for place in map(list, itertools.product(*(range(len(along)) for along in sizes))):
         place[dim], number = divmod(place[dim], count)

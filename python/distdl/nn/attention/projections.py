@@ -15,9 +15,9 @@ from distdl.nn.attention.methods.geometry import Geometry
 from distdl.nn.base.layer import Layer
 from distdl.nn.base.precision import FLOATING
 from distdl.nn.base.voted_layer import Described
-from distdl.nn.windows.blocks import block_intervals
 from distdl.operators import Operator
 from distdl.parameters.initial import like_linear
+from distdl.partitions.boxes import block_intervals
 from distdl.partitions.grid import Grid
 
 Parameters = Mapping[str, torch.Tensor]

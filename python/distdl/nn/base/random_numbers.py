@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from distdl import _core
-from distdl.parameters.layout import Interval
+from distdl.partitions.boxes import Interval, box_shape
 
 
 def draw_key() -> int:
@@ -98,7 +98,7 @@ def random_uniform(
 
 
 def _empty(intervals: Sequence[Interval], dtype: torch.dtype, device: torch.device | str | None) -> torch.Tensor:
-    return torch.empty([stop - start for start, stop in intervals], dtype=dtype, device=device)
+    return torch.empty(box_shape(intervals), dtype=dtype, device=device)
 
 
 # The numbers of src/base/philox.cpp by tensor operations, for other devices.

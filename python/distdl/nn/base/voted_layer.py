@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from distdl.nn.base.declared_layer import DeclaredLayer
-from distdl.parameters.layout import cut
+from distdl.partitions.boxes import box_shape, cut
 from distdl.partitions.construction import PartitionLike, grid_of
 
 Described = tuple[list[int], torch.dtype]
@@ -37,7 +37,7 @@ class VotedLayer(DeclaredLayer):
             ValueError: on all ranks. Otherwise torch might broadcast a block of 1 element.
         """
         sizes = self.blocks(self.grid)[dim]
-        balanced = [stop - start for start, stop in cut(extent, len(sizes))]
+        balanced = [*box_shape(cut(extent, len(sizes)))]
         if sizes != balanced:
             raise ValueError(
                 f"{type(self).__name__}: the input comes in blocks of {sizes} in dimension {dim}; these must be the "

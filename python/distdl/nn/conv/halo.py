@@ -14,8 +14,8 @@ from typing import TypeAlias
 import torch
 
 from distdl import _core, operators
-from distdl.parameters.layout import Interval
 from distdl.parameters.transport import zero_of
+from distdl.partitions.boxes import Interval
 from distdl.partitions.grid import Grid
 from distdl.torch_compat.autograd import Context
 

@@ -14,12 +14,12 @@ from distdl.nn.base.option_types import Count, Integer, PositiveSizes, common_op
 from distdl.nn.base.precision import HALF
 from distdl.nn.conv.grid import ConvGrid, check_groups
 from distdl.nn.conv.halo import HaloConvolution, Sliding, fit
-from distdl.nn.windows.blocks import Resizing, block_intervals, blocks_of_outputs, naming_layer
+from distdl.nn.windows.blocks import Resizing, blocks_of_outputs, naming_layer
 from distdl.nn.windows.layer import ResizingLayer
 from distdl.nn.windows.reader import BoxReader
 from distdl.parameters.initial import like_linear
-from distdl.parameters.layout import Interval, cut
 from distdl.parameters.transport import zero_of
+from distdl.partitions.boxes import Interval, block_intervals, cut
 from distdl.partitions.grid import Grid
 from distdl.partitions.partition import Partition
 

@@ -13,8 +13,7 @@ from distdl import operators
 from distdl.nn.base.option_types import Flag, Integer, Natural, must
 from distdl.nn.base.precision import wide
 from distdl.nn.base.value_checks import CheckedLayer
-from distdl.nn.windows.blocks import block_intervals
-from distdl.parameters.layout import Interval, cut
+from distdl.partitions.boxes import Interval, block_intervals, cut
 from distdl.partitions.grid import Grid
 from distdl.partitions.partition import Partition
 

@@ -10,9 +10,8 @@ from distdl import operators
 from distdl.nn.fourier.kinds import Transform, without_elements
 from distdl.nn.fourier.pencils import Stage, Task
 from distdl.nn.kernels.fourier_slices import concatenated
-from distdl.nn.windows.blocks import block_intervals
 from distdl.operators.dispatch import CompletedCall, Operator, Started
-from distdl.parameters.layout import Interval, cut
+from distdl.partitions.boxes import Interval, block_intervals, box_shape, cut, same_blocks
 from distdl.partitions.grid import Grid
 
 
@@ -62,7 +61,7 @@ class Pipeline:
         result = list(intervals)
         if self._along is not None:
             shares = [cut(n, self._parts)[part] for n in sizes[self._along]]
-            result[self._along] = block_intervals([stop - start for start, stop in shares])
+            result[self._along] = block_intervals(box_shape(shares))
         return result
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -103,12 +102,7 @@ def wanted_intervals(
     for stage, grid in zip(stages, grids[1:], strict=False):
         remaining -= set(stage.dims)
         extents = task.extents(remaining)
-        exchanges.append(
-            [
-                block_intervals(blocks) if len(blocks) == p and sum(blocks) == n else cut(n, p)
-                for blocks, n, p in zip(sizes, extents, grid.shape, strict=True)
-            ]
-        )
+        exchanges.append([same_blocks(blocks, p, n) for blocks, n, p in zip(sizes, extents, grid.shape, strict=True)])
     return exchanges
 
 

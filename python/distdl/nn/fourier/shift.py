@@ -11,8 +11,9 @@ from distdl import operators
 from distdl.nn.base.layer import Layer
 from distdl.nn.base.option_types import with_options
 from distdl.nn.fourier.kinds import Dims, plain
-from distdl.nn.windows.blocks import block_intervals, naming_layer
+from distdl.nn.windows.blocks import naming_layer
 from distdl.operators.dispatch import Operator
+from distdl.partitions.boxes import block_intervals
 
 
 @with_options

@@ -15,9 +15,8 @@ from distdl.nn.base.precision import lowered
 from distdl.nn.fourier import sequential
 from distdl.nn.fourier.modes import NORMS, Modes
 from distdl.nn.kernels.fourier_slices import concatenated
-from distdl.nn.windows.blocks import block_intervals
 from distdl.operators.dispatch import CompletedCall, Operator, Started
-from distdl.parameters.layout import cut
+from distdl.partitions.boxes import block_intervals, cut
 
 __all__ = ["SpectralConv1d", "SpectralConv2d", "SpectralConv3d", "SpectralConv4d"]
 

@@ -20,7 +20,7 @@ from distdl.nn.base.option_types import (
     with_partitions_first,
 )
 from distdl.nn.linear.features import check_dtypes, declare_linear, term
-from distdl.parameters.layout import cut
+from distdl.partitions.boxes import cut
 from distdl.partitions.grid import Grid
 
 __all__ = ["DistributedLinear"]

@@ -13,7 +13,7 @@ from distdl import _core
 from distdl.nn.base.option_types import Device, Dtype, Float, HasBias, Natural, Positive, option, with_options
 from distdl.nn.norm.base import NormLayer
 from distdl.nn.norm.moments import Gathering, SharedMoments
-from distdl.nn.windows.blocks import block_intervals
+from distdl.partitions.boxes import block_intervals
 
 __all__ = ["DistributedGroupNorm"]
 

@@ -9,8 +9,9 @@ from distdl.modules.graph import connect_to, empty_result
 from distdl.nn.base.layer import Layer
 from distdl.nn.base.option_types import Float, Positive, with_options
 from distdl.nn.base.precision import wide
-from distdl.nn.windows.blocks import block_intervals, naming_layer
+from distdl.nn.windows.blocks import naming_layer
 from distdl.nn.windows.reader import BoxReader
+from distdl.partitions.boxes import block_intervals
 
 __all__ = ["DistributedLocalResponseNorm"]
 

@@ -21,10 +21,10 @@ from distdl.nn.base.option_types import (
     with_options,
 )
 from distdl.nn.base.precision import FLOATING
-from distdl.nn.windows.blocks import block_intervals, naming_layer
+from distdl.nn.windows.blocks import naming_layer
 from distdl.nn.windows.layer import WindowLayer
 from distdl.nn.windows.sums import ravel
-from distdl.parameters.layout import Interval
+from distdl.partitions.boxes import Interval, block_intervals
 
 __all__ = ["DistributedFractionalMaxPool2d", "DistributedFractionalMaxPool3d"]
 

@@ -13,10 +13,10 @@ from distdl.nn.base.by_dimensions import family
 from distdl.nn.base.option_types import Sizes, SizesOrNone, option, with_options
 from distdl.nn.base.precision import as_under_autocast
 from distdl.nn.base.value_checks import CheckedLayer
-from distdl.nn.windows.blocks import SPATIAL, block_intervals, naming_layer
+from distdl.nn.windows.blocks import SPATIAL, naming_layer
 from distdl.nn.windows.reader import BoxReader
 from distdl.nn.windows.sums import ravel
-from distdl.parameters.layout import Interval, cut
+from distdl.partitions.boxes import Interval, block_intervals, cut
 
 __all__ = ["DistributedMaxUnpool1d", "DistributedMaxUnpool2d", "DistributedMaxUnpool3d"]
 

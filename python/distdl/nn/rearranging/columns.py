@@ -20,18 +20,11 @@ from distdl.nn.base.option_types import (
     option,
     with_partitions_first,
 )
-from distdl.nn.rearranging.order import (
-    box_in,
-    choose_result,
-    interval_around,
-    leading_dim,
-    rows_around,
-    same_blocks,
-)
+from distdl.nn.rearranging.order import box_in, choose_result, interval_around, leading_dim, rows_around
 from distdl.nn.windows.blocks import naming_layer
 from distdl.nn.windows.reader import BoxReader
-from distdl.parameters.layout import Interval, cut
 from distdl.parameters.transport import zero_of
+from distdl.partitions.boxes import Interval, cut, same_blocks
 from distdl.partitions.partition import Partition
 
 __all__ = ["DistributedFold", "DistributedUnfold"]

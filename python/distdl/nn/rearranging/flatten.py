@@ -19,10 +19,10 @@ from distdl.nn.base.option_types import (
     with_partitions_first,
 )
 from distdl.nn.base.options import integers
-from distdl.nn.rearranging.order import box_in, choose_result, interval_around, leading_dim, rows_around, same_blocks
-from distdl.nn.windows.blocks import block_intervals, naming_layer
+from distdl.nn.rearranging.order import box_in, choose_result, interval_around, leading_dim, rows_around
+from distdl.nn.windows.blocks import naming_layer
 from distdl.nn.windows.reader import BoxReader
-from distdl.parameters.layout import Interval, cut
+from distdl.partitions.boxes import Interval, block_intervals, cut, same_blocks
 from distdl.partitions.grid import Grid
 from distdl.partitions.partition import Partition
 

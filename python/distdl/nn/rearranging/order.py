@@ -8,8 +8,7 @@ from typing import Protocol
 
 import torch
 
-from distdl.nn.windows.blocks import block_intervals
-from distdl.parameters.layout import Interval, cut
+from distdl.partitions.boxes import Interval, box_shape
 from distdl.partitions.grid import Grid
 from distdl.partitions.partition import Partition
 
@@ -43,7 +42,7 @@ def interval_around(box: Sequence[Interval], extents: Sequence[int]) -> Interval
 
 def box_in(x: torch.Tensor, dim: int, box: Sequence[Interval], extents: Sequence[int]) -> torch.Tensor:
     """A box of a tensor, from the interval around it along a flattened dimension."""
-    shape = [stop - start for start, stop in box]
+    shape = box_shape(box)
     if 0 in shape:
         return x.unflatten(dim, shape)
     first_whole = len(box) - whole_dims(box)
@@ -51,11 +50,6 @@ def box_in(x: torch.Tensor, dim: int, box: Sequence[Interval], extents: Sequence
     for d in range(first_whole, len(box)):
         x = x.narrow(dim + d, box[d][0], shape[d])
     return x
-
-
-def same_blocks(sizes: Sequence[int], workers: int) -> list[Interval]:
-    """The blocks of an unchanged dimension: the input's, or balanced blocks for another number of workers."""
-    return block_intervals(sizes) if len(sizes) == workers else cut(sum(sizes), workers)
 
 
 class Reshaping(Protocol):

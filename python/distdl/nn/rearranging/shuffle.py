@@ -14,9 +14,10 @@ from distdl import _core
 from distdl.nn.base.layer import Layer
 from distdl.nn.base.option_types import Positive, with_options
 from distdl.nn.rearranging.order import rows_around
-from distdl.nn.windows.blocks import Resizing, block_intervals, blocks_of_outputs, naming_layer
+from distdl.nn.windows.blocks import Resizing, blocks_of_outputs, naming_layer
 from distdl.nn.windows.layer import ResizingLayer
 from distdl.nn.windows.reader import BoxReader
+from distdl.partitions.boxes import block_intervals
 
 __all__ = ["DistributedChannelShuffle", "DistributedPixelShuffle", "DistributedPixelUnshuffle"]
 

@@ -13,11 +13,11 @@ from distdl import _core
 from distdl.modules.graph import empty_result
 from distdl.nn.base.option_types import Converted, choice, named, with_options
 from distdl.nn.base.precision import as_under_autocast
-from distdl.nn.windows.blocks import block_intervals, blocks_of_outputs, naming_layer
+from distdl.nn.windows.blocks import blocks_of_outputs, naming_layer
 from distdl.nn.windows.layer import ResizingLayer
 from distdl.nn.windows.memory import check_memory
 from distdl.nn.windows.reader import BoxReader
-from distdl.parameters.layout import Interval
+from distdl.partitions.boxes import Interval, block_intervals
 
 __all__ = ["DistributedPad"]
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
-from distdl.parameters.layout import Interval, cut
+from distdl.partitions.boxes import Interval, block_intervals, cut
 
 OUTPUT_BLOCKS = ("balanced", "aligned")
 SPATIAL = "it needs {} spatial dimensions, preceded by the channels, or by batch and channels"
@@ -27,12 +26,6 @@ class Resizing(Protocol):
     def aligned_blocks(self, sizes: Sequence[int]) -> list[int]:
         """The sizes of blocks of outputs that are cut where input blocks of these sizes are cut."""
         ...
-
-
-def block_intervals(sizes: Sequence[int]) -> list[Interval]:
-    """(start, stop) of consecutive blocks of these sizes."""
-    stops = itertools.accumulate(sizes)
-    return [(stop - size, stop) for stop, size in zip(stops, sizes, strict=True)]
 
 
 def blocks_of_outputs(resizing: Resizing, sizes: Sequence[int], output_blocks: str) -> list[Interval]:

@@ -13,10 +13,10 @@ from distdl.modules.graph import empty_result
 from distdl.nn.base.layer import Layer
 from distdl.nn.base.option_types import choice, common_options
 from distdl.nn.base.precision import as_under_autocast
-from distdl.nn.windows.blocks import OUTPUT_BLOCKS, SPATIAL, Resizing, block_intervals, blocks_of_outputs
+from distdl.nn.windows.blocks import OUTPUT_BLOCKS, SPATIAL, Resizing, blocks_of_outputs
 from distdl.nn.windows.memory import check_memory
 from distdl.nn.windows.reader import BoxReader
-from distdl.parameters.layout import Interval
+from distdl.partitions.boxes import Interval, block_intervals
 
 _MOST = 1 << 61  # the geometry multiplies both sizes, in 64 bits
 

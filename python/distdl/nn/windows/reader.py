@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from distdl import operators
-from distdl.parameters.layout import Interval
+from distdl.partitions.boxes import Interval
 from distdl.partitions.grid import Grid
 
 # Modes that repeat elements: positions inside for positions beyond the tensor. The exchange wraps 'circular'.

@@ -12,8 +12,7 @@ from distdl.nn.base.layer import Layer
 from distdl.nn.base.option_types import choice
 from distdl.nn.base.precision import wide
 from distdl.nn.base.random_numbers import key_of_part, random_mask
-from distdl.nn.windows.blocks import block_intervals
-from distdl.parameters.layout import Interval
+from distdl.partitions.boxes import Interval, block_at, box_shape
 
 Method: TypeAlias = Annotated[str, choice("heads", "ring")] | None
 
@@ -56,7 +55,7 @@ class LayerWithDropout(Layer):
 
         def block(shape: Sequence[int], intervals: Sequence[Interval]) -> torch.Tensor:
             if p == 1.0:
-                return torch.zeros([stop - start for start, stop in intervals], dtype=dtype, device=device)
+                return torch.zeros(box_shape(intervals), dtype=dtype, device=device)
             return random_mask(key, shape, intervals, p, dtype=dtype, device=device)
 
         return block
@@ -65,6 +64,6 @@ class LayerWithDropout(Layer):
         mask = self.dropout_mask(p, number, x)
         if mask is None:
             return x
-        intervals = [block_intervals(sizes)[at] for sizes, at in zip(self.tokens, self.grid.place, strict=False)]
+        intervals = block_at(self.tokens, self.grid.place)
         whole = [*(sum(sizes) for sizes in self.tokens), x.shape[-1]]
         return x * mask(whole, [*intervals, (0, x.shape[-1])]).to(x.dtype)

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 import torch
 
-from distdl.parameters.layout import Interval
+from distdl.partitions.boxes import Interval
 
 Masks: TypeAlias = Sequence[torch.Tensor]
 DropoutMask: TypeAlias = Callable[[Sequence[int], Sequence[Interval]], torch.Tensor]

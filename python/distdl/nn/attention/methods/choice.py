@@ -14,7 +14,7 @@ from distdl.nn.attention.methods.composite import SharedAttention
 from distdl.nn.attention.methods.geometry import FEW, Geometry, exchanged, extents_by_place
 from distdl.nn.attention.methods.heads import Heads, with_extra_keys
 from distdl.nn.attention.methods.ring import Ring
-from distdl.nn.windows.blocks import block_intervals
+from distdl.partitions.boxes import block_at
 
 LONG = 1 << 10  # tokens from which a causal ring is balanced: fewer do not repay moving queries
 
@@ -118,7 +118,7 @@ class AttentionPlan:
             return None
         g = self.geometry
         whole = [*(sum(sizes) for sizes in g.query[:-1]), keys]
-        block = [block_intervals(sizes)[at] for sizes, at in zip(g.query[:-1], g.grid.place, strict=False)]
+        block = block_at(g.query[:-1], g.grid.place)
         return dropout(whole, [*block, (0, keys)])
 
 

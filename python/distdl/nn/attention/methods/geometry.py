@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from distdl import operators
-from distdl.nn.windows.blocks import block_intervals
 from distdl.operators import Operator
-from distdl.parameters.layout import Interval, cut
+from distdl.partitions.boxes import Interval, block_intervals, cut
 from distdl.partitions.grid import Grid
 
 FEW = 1 << 17  # elements that travel as one message, or are computed at once, though this takes memory once more

@@ -20,8 +20,8 @@ from distdl.nn.attention.kernels.local import attend
 from distdl.nn.attention.kernels.operands import AttentionCall, MaskRule, Masks, Operands
 from distdl.nn.attention.methods.exchanges import Exchange
 from distdl.nn.attention.methods.geometry import FEW, BlockSizes, Geometry
-from distdl.nn.windows.blocks import block_intervals
 from distdl.operators import Operator
+from distdl.partitions.boxes import block_at, block_intervals
 
 
 class Heads:
@@ -78,7 +78,7 @@ class Heads:
             k, v = map(with_extra_keys, (k, v), extra)
         weights = None
         if call.dropout is not None:
-            batch = [block_intervals(sizes)[at] for sizes, at in zip(g.query[:-3], g.grid.place, strict=False)]
+            batch = block_at(g.query[:-3], g.grid.place)
             rows, keys = sum(g.query[-2]), k.shape[-2]
             whole = [*(sum(sizes) for sizes in g.query[:-2]), rows, keys]
             weights = call.dropout(whole, [*batch, (start, stop), (0, rows), (0, keys)])

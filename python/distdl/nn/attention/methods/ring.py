@@ -13,7 +13,7 @@ from distdl.nn.attention.methods.exchanges import Exchange
 from distdl.nn.attention.methods.geometry import Geometry
 from distdl.nn.base.precision import wide
 from distdl.operators import Started
-from distdl.parameters.layout import Interval, cut
+from distdl.partitions.boxes import Interval, cut
 
 
 class Piece:
