@@ -116,9 +116,7 @@ def test_second_derivatives_of_powers(P_world, example, recorded):
         P = grid(P_world, shape)
         layer = example.make(example.twin(), P)
         own = [block(x.detach(), P, cut) for x, cut in zip(wholes, example.cuts, strict=True)]
-        factors = [
-            block(w, P, cut, first_of=example.first_of) for w, cut in zip(weights, example.results, strict=True)
-        ]
+        factors = [block(w, P, cut, first_of=example.first_of) for w, cut in zip(weights, example.results, strict=True)]
         derived = of_powers(layer, own, chosen, factors, recorded)
         together_again = [
             joined_blocks(g, P, wholes[i].shape, example.cuts[i]) for i, g in zip(chosen, derived, strict=False)
