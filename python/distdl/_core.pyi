@@ -701,3 +701,51 @@ def normalize_block(
 
 def follow(running: torch.Tensor, value: torch.Tensor, divisor: float, momentum: float) -> None:
     """running = (1 - momentum) * running + momentum * value / divisor, with a value in double precision."""
+
+class AlongAxis:
+    """Operators over the workers along an axis of a partition, which is a dimension of tensors, too.
+
+    Args:
+        gather, sum: concatenate and add up tensors along the axis.
+    """
+
+    def __init__(self, axis: int, gather: Primitive, sum: Primitive) -> None: ...
+    def __deepcopy__(self, memo: dict[int, object]) -> AlongAxis: ...
+    def log_sum_exp(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The largest element, as a constant, and the log-sum-exp relative to it; both with extent 1 along the axis.
+
+        The lowest number and -inf if all elements are -inf. Differentiable any number of times. Collective.
+        """
+
+    def softmax(self, x: torch.Tensor, logarithm: bool, agreement: LayerAgreement | None) -> torch.Tensor:
+        """The softmax of the whole tensor, or its logarithm. Collective.
+
+        Gathers each worker's largest elements and sums at once; each backward pass exchanges one sum.
+
+        Args:
+            agreement: the vote of the calling layer, which knows what other ranks differentiate.
+        """
+
+def scaled_powers(x: torch.Tensor, largest: torch.Tensor, scale: torch.Tensor, axis: int) -> torch.Tensor:
+    """exp(x - largest) * scale, where the last two have extent 1 along the axis; without derivatives."""
+
+def counted_classes(target: torch.Tensor, ignored: int | None) -> tuple[int, int, int]:
+    """The lowest, the highest, and the number of indices of classes that are not ignored.
+
+    A uint8 never equals a negative number.
+    """
+
+def loss_of_parts(
+    numerator: torch.Tensor,
+    denominator: torch.Tensor | float,
+    sum: Primitive | None,
+    dtype: torch.dtype,
+    divides: bool,
+    has_part: bool,
+    is_first: bool,
+) -> torch.Tensor:
+    """The sum of the workers' numerators, divided by that of their denominators if ``divides``, on every rank.
+
+    The gradient flows from the first worker's value alone. Collective over the ranks of ``sum``, which adds up two
+    numbers of each rank; a rank that knows no other passes None.
+    """

@@ -243,6 +243,12 @@ at::Tensor call(operators::Primitive& primitive, const agreement::Input& x) {
   return carry_out(agree(primitive, x));
 }
 
+at::Tensor call_unseen(operators::Primitive& primitive, const agreement::Input& x) {
+  const c10::impl::ExcludeDispatchKeyGuard below_modes(
+      c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}));
+  return call(primitive, x);
+}
+
 at::Tensor call(const OperatorPtr& linear_operator, const at::Tensor& x, agreement::Derivatives derivatives) {
   return carry_out({linear_operator, x, derivatives});
 }

@@ -15,7 +15,10 @@ namespace distdl::autograd {
 /// over the primitive's ranks; on other ranks the result is a clone.
 at::Tensor call(operators::Primitive& primitive, const agreement::Input& x);
 
-/// The same with an operator whose ranks know already that they call it together, and what is differentiated.
+/// A call that modes of torch do not see: its first call has more operations than others.
+at::Tensor call_unseen(operators::Primitive& primitive, const agreement::Input& x);
+
+/// The same as call() with an operator whose ranks know already that they call it together, and what is differentiated.
 at::Tensor call(const operators::OperatorPtr& linear_operator, const at::Tensor& x, agreement::Derivatives derivatives);
 
 /// A* y, without autograd; x has the structure of the forward input. Collective like a call.

@@ -93,6 +93,7 @@ PYBIND11_MODULE(_core, m) {
   bind_random(m);
   bind_holder(m);
   bind_moments(m);
+  bind_softmax(m);
 }
 
 }  // namespace distdl::bindings

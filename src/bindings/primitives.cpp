@@ -29,6 +29,10 @@ namespace {
 using namespace operators;
 using Axis = std::optional<std::vector<std::int64_t>>;
 
+/// Nodes of autograd share operators with Python.
+template <class Made, class Base = Primitive>
+using Bound = py::class_<Made, Base, std::shared_ptr<Made>>;
+
 /// (shape, ranks of the root communicator), as distdl.Partition has them.
 using Workers = std::pair<Shape, std::vector<int>>;
 
@@ -78,14 +82,14 @@ at::Tensor call_traced(Primitive& self, const py::object& x, bool linear, bool d
 }
 
 template <class Made, class... Arguments>
-std::unique_ptr<Made> make(const py::object& root, Arguments&&... arguments) {
+std::shared_ptr<Made> make(const py::object& root, Arguments&&... arguments) {
   const auto handle = communicator_handle(root);
   const py::gil_scoped_release release;
-  return std::make_unique<Made>(handle, std::forward<Arguments>(arguments)...);
+  return std::make_shared<Made>(handle, std::forward<Arguments>(arguments)...);
 }
 
 template <class Made>
-std::unique_ptr<Made> make_rooted(const py::object& root, const Workers& x, const Workers& y, bool transpose_src,
+std::shared_ptr<Made> make_rooted(const py::object& root, const Workers& x, const Workers& y, bool transpose_src,
                                   bool transpose_dest, bool preserve_batch) {
   return make<Made>(root, named("P_x", x), named("P_y", y),
                     RootedOptions{transpose_src, transpose_dest, preserve_batch});
@@ -93,14 +97,13 @@ std::unique_ptr<Made> make_rooted(const py::object& root, const Workers& x, cons
 
 template <class Made>
 void bind_rooted(py::module_& m, const char* name) {
-  py::class_<Made, Primitive>(m, name).def(py::init(&make_rooted<Made>), py::arg("root"), py::arg("P_x"),
-                                           py::arg("P_y"), py::arg("transpose_src"), py::arg("transpose_dest"),
-                                           py::arg("preserve_batch"));
+  Bound<Made>(m, name).def(py::init(&make_rooted<Made>), py::arg("root"), py::arg("P_x"), py::arg("P_y"),
+                           py::arg("transpose_src"), py::arg("transpose_dest"), py::arg("preserve_batch"));
 }
 
 template <class Made>
 void bind_along_axes(py::module_& m, const char* name, const char* axes_name) {
-  py::class_<Made, Primitive>(m, name).def(
+  Bound<Made>(m, name).def(
       py::init([axes_name](const py::object& root, const Workers& x, const Axis& along, const Axis& keep) {
         return make<Made>(root, named("P_x", x), Axes{axes_name, along, keep});
       }),
@@ -112,7 +115,8 @@ void bind_along_axes(py::module_& m, const char* name, const char* axes_name) {
 void bind_primitives(py::module_& m) {
   m.def("check_input_unmodified", &autograd::check_input_unmodified, py::arg("layer"), py::arg("input"),
         py::arg("result"), "Makes the backward pass raise RuntimeError if the input was written before.");
-  py::class_<Primitive>(m, "Primitive", "A linear operator between distributed tensors, with autograd.")
+  py::class_<Primitive, std::shared_ptr<Primitive>>(m, "Primitive",
+                                                    "A linear operator between distributed tensors, with autograd.")
       .def("__call__", &call, py::arg("x"), "Applies it. Collective over the ranks of its partitions.")
       .def("start", &start, py::arg("x"), "The first half of a call. Collective over the ranks of its partitions.")
       .def("adjoint", &call_adjoint, py::arg("x"), py::arg("y"),
@@ -147,32 +151,32 @@ void bind_primitives(py::module_& m) {
   bind_along_axes<AllGatherPrimitive>(m, "AllGather", "axes_all_gather");
   bind_along_axes<ReduceScatterPrimitive>(m, "ReduceScatter", "axes_reduce_scatter");
 
-  py::class_<ReplicatePrimitive, Primitive>(m, "Replicate")
+  Bound<ReplicatePrimitive>(m, "Replicate")
       .def(py::init([](const py::object& root, const Workers& x) {
              return make<ReplicatePrimitive>(root, named("P_x", x));
            }),
            py::arg("root"), py::arg("P_x"));
 
-  py::class_<ExchangePrimitive, Primitive>(m, "Exchange");
-  py::class_<RepartitionPrimitive, ExchangePrimitive>(m, "Repartition")
+  Bound<ExchangePrimitive>(m, "Exchange");
+  Bound<RepartitionPrimitive, ExchangePrimitive>(m, "Repartition")
       .def(py::init([](const py::object& root, const Workers& x, const Workers& y, bool preserve_batch) {
              return make<RepartitionPrimitive>(root, named("P_x", x), named("P_y", y), preserve_batch);
            }),
            py::arg("root"), py::arg("P_x"), py::arg("P_y"), py::arg("preserve_batch"));
-  py::class_<HaloExchangePrimitive, ExchangePrimitive>(m, "HaloExchange")
+  Bound<HaloExchangePrimitive, ExchangePrimitive>(m, "HaloExchange")
       .def(py::init([](const py::object& root, const Workers& x, const std::vector<Halo>& halos,
                        const std::vector<bool>& periodic, double fill) {
              return make<HaloExchangePrimitive>(root, named("P_x", x), halos, periodic, fill);
            }),
            py::arg("root"), py::arg("P_x"), py::arg("halos"), py::arg("periodic"), py::arg("fill"));
-  py::class_<IntervalExchangePrimitive, ExchangePrimitive>(m, "IntervalExchange")
+  Bound<IntervalExchangePrimitive, ExchangePrimitive>(m, "IntervalExchange")
       .def(py::init([](const std::string& layer, const py::object& root, const Workers& x, const Workers& y,
                        const std::vector<Pairs>& wanted, const std::vector<bool>& periodic, double fill) {
              const auto handle = communicator_handle(root);
              const py::gil_scoped_release release;
              std::vector<std::vector<geometry::Interval>> intervals;
              for (const auto& along : wanted) intervals.push_back(box_of(along));
-             return std::make_unique<IntervalExchangePrimitive>(layer, handle, named("P_x", x), named("P_y", y),
+             return std::make_shared<IntervalExchangePrimitive>(layer, handle, named("P_x", x), named("P_y", y),
                                                                 std::move(intervals), periodic, fill);
            }),
            py::arg("layer"), py::arg("root"), py::arg("P_x"), py::arg("P_y"), py::arg("wanted"), py::arg("periodic"),

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from distdl.nn.base.layer import Layer
 from distdl.nn.base.option_types import Integer, with_options
 from distdl.nn.base.precision import wide
-from distdl.nn.kernels.logsumexp import LogSumExp
+from distdl.nn.kernels.logsumexp import along_axis
 
 __all__ = ["DistributedLogSoftmax", "DistributedSoftmax", "DistributedSoftmax2d", "DistributedSoftmin"]
 
@@ -38,6 +38,7 @@ class _Normalization(Layer):
 
     dim: Integer | None
     function: ClassVar[Callable[..., torch.Tensor]]
+    is_logarithm: ClassVar[bool] = False
     options_text: ClassVar[str] = _DIM
 
     def __init_subclass__(cls) -> None:
@@ -56,8 +57,8 @@ class _Normalization(Layer):
         return self.dim if self.dim is not None else (0 if self.grid.dim in (0, 1, 3) else 1)
 
     def prepare(self) -> None:
-        self._splits = self.grid.dim > 0 and self.grid.known and self.grid.shape[self._axis] > 1
-        self._log_sum_exp = LogSumExp(self.grid, self._axis) if self._splits else None
+        splits = self.grid.dim > 0 and self.grid.known and self.grid.shape[self._axis] > 1
+        self._over = along_axis(self.grid, self._axis) if splits else None
 
     def set_up(self) -> None:
         self.blocks(self.grid)  # raises if they do not match
@@ -69,13 +70,13 @@ class _Normalization(Layer):
         if not self.grid.active:
             return self.without_part(input)
         function = type(self).function
-        if self._log_sum_exp is None:
+        if self._over is None:
             return function(input, self._axis)
-        dtype = function(input.detach().new_empty((0,)), 0).dtype  # autocast's, if it is on
-        return self.over_blocks(self._log_sum_exp, wide(input)).to(dtype)
+        y = self._over.softmax(self.exponents(wide(input)), self.is_logarithm, self.agreement)
+        return y.to(input.dtype if self.autocast is None else function(input.detach().new_empty((0,)), 0).dtype)
 
-    def over_blocks(self, over: LogSumExp, x: torch.Tensor) -> torch.Tensor:
-        return over.softmax(x, self.agreement)
+    def exponents(self, x: torch.Tensor) -> torch.Tensor:
+        return x
 
 
 @with_options
@@ -92,9 +93,7 @@ class DistributedLogSoftmax(_Normalization):
 
     dim: Integer | None = None
     function = staticmethod(F.log_softmax)
-
-    def over_blocks(self, over: LogSumExp, x: torch.Tensor) -> torch.Tensor:
-        return over.log_softmax(x, self.agreement)
+    is_logarithm = True
 
 
 @with_options
@@ -104,8 +103,8 @@ class DistributedSoftmin(_Normalization):
     dim: Integer | None = None
     function = staticmethod(F.softmin)
 
-    def over_blocks(self, over: LogSumExp, x: torch.Tensor) -> torch.Tensor:
-        return over.softmax(-x, self.agreement)
+    def exponents(self, x: torch.Tensor) -> torch.Tensor:
+        return -x
 
 
 @with_options

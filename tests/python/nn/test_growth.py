@@ -21,7 +21,6 @@ THRESHOLDS = {
     "distdl.nn.attention.methods.heads.FEW": 1,
     "distdl.nn.attention.methods.choice.LONG": 1,
     "distdl.nn.base.random_numbers._AT_ONCE": 1 << 10,
-    "distdl.nn.kernels.logsumexp.PIECE": 8,
     "distdl.nn.kernels.fourier_slices._LARGE_BYTES": 1,
     "distdl.nn.kernels.fourier_slices._LARGE_ACROSS": 1,
     "distdl.parameters.transport._LARGE_PARAMETER": 1,

@@ -4,9 +4,19 @@ import pytest
 import torch
 
 from support.blocks import grid
-from support.families import EXAMPLES, splits
+from support.families import EXAMPLES, losses, softmax, splits
 from support.ranks import job, together
-from support.sequential import all_on_the_first, as_tuple, block
+from support.sequential import (
+    all_on_the_first,
+    as_tuple,
+    block,
+    close,
+    joined,
+    joined_blocks,
+    layouts_of,
+    parameter_slices,
+)
+from support.tensors import values
 
 TWICE = {name: example for name, example in EXAMPLES.items() if example.second}
 
@@ -69,3 +79,50 @@ def test_results_of_empty_blocks_ask_for_gradients(P_world, example):
         assert have == [expected] * job.size, (shape, have, expected)
         assert all(together(all(y.grad_fn or y is own[0] for y in results if y.requires_grad))), shape
         torch.autograd.backward([y.sum() for y in results if y.requires_grad and not y.is_complex()])
+
+
+def of_powers(layer, inputs, chosen, weights, recorded):
+    """Derivatives of the squares of the gradients of sums of weighted third powers of the results.
+
+    The gradient of a result depends on the result: the second pass meets the first pass and the call.
+    """
+    leaves = [*(inputs[i].requires_grad_() for i in chosen), *layer.parameters()]
+    options = {"allow_unused": True, "materialize_grads": True}
+    total = sum((y.pow(3) * w.view(y.shape)).sum() for y, w in zip(as_tuple(layer(*inputs)), weights, strict=True))
+    first = torch.autograd.grad(total, leaves, create_graph=True, **options)
+    squares = sum(g.square().sum() for g in first)
+    return [g.detach() for g in torch.autograd.grad(squares, leaves, create_graph=recorded, **options)]
+
+
+OF_POWERS = {name: example for name, example in (softmax.EXAMPLES | losses.EXAMPLES).items() if example.second}
+
+
+@pytest.mark.ranks(1, 2, 3)
+@pytest.mark.drawn(60, "Softmax", "LogSoftmax", "CrossEntropyLoss", "NLLLoss")
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("example", OF_POWERS.values(), ids=OF_POWERS)
+def test_second_derivatives_of_powers(P_world, example, recorded):
+    """Of softmax and losses, on every split: those of the twin."""
+    wholes = example.inputs()
+    chosen = example.differentiable
+    if chosen is None:
+        chosen = [i for i, x in enumerate(wholes) if x.is_floating_point()]
+    twin = example.twin()
+    shapes = [y.shape for y in as_tuple(twin(*wholes))]
+    weights = [values(shape, seed=31 + i) / 2 - 1 for i, shape in enumerate(shapes)]
+    wholes = [x.clone() for x in wholes]
+    expected = of_powers(twin, wholes, chosen, weights, recorded)
+    for shape in {*splits(example), splits(example, max(1, job.size - 1))[-1]}:
+        P = grid(P_world, shape)
+        layer = example.make(example.twin(), P)
+        own = [block(x.detach(), P, cut) for x, cut in zip(wholes, example.cuts, strict=True)]
+        factors = [block(w, P, cut, first_of=example.first_of) for w, cut in zip(weights, example.results, strict=True)]
+        derived = of_powers(layer, own, chosen, factors, recorded)
+        together_again = [
+            joined_blocks(g, P, wholes[i].shape, example.cuts[i]) for i, g in zip(chosen, derived, strict=False)
+        ]
+        layouts = layouts_of(layer)
+        for (name, parameter), g in zip(twin.named_parameters(), derived[len(chosen) :], strict=True):
+            together_again.append(joined(g, parameter.shape, parameter_slices(layouts[name])))
+        for g, whole in zip(together_again, expected, strict=True):
+            assert close(g, whole, 1000 * example.tolerance), (shape, g, whole)

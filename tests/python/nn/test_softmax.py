@@ -5,7 +5,7 @@ import torch
 from torch.autograd import forward_ad
 
 import distdl.nn as dnn
-from distdl.nn.kernels import logsumexp
+from distdl import _core
 from support.blocks import block_of, grid
 from support.ranks import job, raises_everywhere
 
@@ -63,12 +63,12 @@ def test_forward_derivatives(P_world, kind):
 
 @pytest.mark.ranks(2, 3)
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("rows", [(2, 2), (300, 300)], ids=["small", "in pieces"])
 @pytest.mark.parametrize("axis", [0, 1, 2])
-def test_pieces(P_world, monkeypatch, kind, axis):
+def test_pieces(P_world, kind, rows, axis):
     """As many rows at a time as stay in the cache, of any strides, with infinities, and with no elements on a rank."""
-    monkeypatch.setattr(logsumexp, "PIECE", 8)
-    shape = [3, 3, 3]
-    shape[axis] = 2 * job.size - 2
+    shape = [*rows]
+    shape.insert(axis, 2 * job.size - 2)
     x = torch.linspace(-3, 2, torch.Size(shape).numel(), dtype=torch.float64).square().reshape(shape)
     x[0, 0, 0] = torch.inf if kind is torch.nn.Softmin else -torch.inf  # of which the exponential is 0
     P_x, sizes = grid(P_world, [job.size if d == axis else 1 for d in range(3)]), [None] * 3
@@ -78,5 +78,37 @@ def test_pieces(P_world, monkeypatch, kind, axis):
     torch.testing.assert_close(y, block_of(expected, P_x, sizes), rtol=1e-13, atol=1e-13)
     slopes = torch.linspace(1, 2, x.numel(), dtype=torch.float64).reshape(shape)
     expected.backward(slopes)
-    y.backward(block_of(slopes, P_x, sizes))
+    y.backward(block_of(slopes, P_x, sizes).mT.contiguous().mT)
     torch.testing.assert_close(block.grad, block_of(whole.grad, P_x, sizes), rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("shape", [(2, 3, 4), (300, 3, 300), (0, 3, 4), (2, 0, 4)], ids=str)
+def test_scaled_powers(shape, dtype):
+    x, scale = torch.randn(shape, dtype=dtype), torch.rand(shape[0], 1, shape[2], dtype=dtype)
+    largest = x.amax(1, keepdim=True) if shape[1] else torch.zeros_like(scale)
+    expected = (x - largest).exp() * scale
+    assert torch.equal(_core.scaled_powers(x, largest, scale, 1), expected)
+    assert torch.equal(_core.scaled_powers(x.mT.contiguous().mT, largest, scale, 1), expected)
+
+
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("kind", KINDS)
+def test_written_results_raise_on_all(P_world, kind):
+    """The backward pass needs the result, and all ranks wait for each other there."""
+    P_x = grid(P_world, [1, job.size])
+    y = dnn.SEQUENTIAL[kind](P_x, 1)(torch.ones(2, 3, requires_grad=True))
+    total = y.sum()
+    if job.rank == 0:
+        y.detach().add_(1)
+    raises_everywhere(RuntimeError, "modified by an inplace operation", total.backward)
+
+
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_graph_that_one_rank_has_freed(P_world, kind):
+    P_x = grid(P_world, [1, job.size])
+    total = dnn.SEQUENTIAL[kind](P_x, 1)(torch.ones(2, 3, requires_grad=True)).sum()
+    total.backward(retain_graph=job.rank > 0)
+    raises_everywhere(RuntimeError, "backward through the graph a second time", total.backward)

@@ -15,7 +15,7 @@ from distdl.models.operations.operation import InputSpec, NoRuleError, Operation
 from distdl.models.operations.placement import Blocks
 from distdl.models.operations.table import argument, bound, broadcast_spec, in_blocks, local, rule_for, same, whole
 from distdl.models.rules.pointwise import elementwise
-from distdl.nn.kernels.logsumexp import LogSumExp
+from distdl.nn.kernels.logsumexp import along_axis
 from distdl.nn.loss.classes import gather_or_zero
 
 PartialSum = Callable[..., torch.Tensor]
@@ -224,11 +224,11 @@ def _of_split_classes(node: Node, dim: int, how: str) -> Operation:
     specs: list[InputSpec] = [same(n), tuple(Sharded(d) for d in range(n) if d != dim), *map(whole, node.inputs[2:])]
 
     def part_of(workers: Workers) -> PartialSum:
-        log_sum_exp = LogSumExp(workers.grid, dim)
+        over = along_axis(workers.grid, dim)
         start, stop = workers.block[dim]
 
         def part(x: torch.Tensor, target: torch.Tensor, *weight: torch.Tensor) -> torch.Tensor:
-            shift, log_sum = log_sum_exp(x)
+            shift, log_sum = over.log_sum_exp(x)
             index = target.unsqueeze(dim)
             counted = index != ignored
             here = counted & (index >= start) & (index < stop)

@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, TypeAlias, cast, dataclass_transform
 
 import torch
 
-from distdl import operators
+from distdl import _core, operators
 from distdl.modules.graph import empty_result, reshape_empty
 from distdl.nn.base.option_types import Check, LayerClass, must, option, with_options
 from distdl.nn.base.options import check_choice
@@ -116,7 +116,8 @@ class Loss(CheckedLayer):
 
     def prepare(self) -> None:
         grid = self.grid
-        self._sum_of_all = operators.all_sum_reduce(grid.constructing_ranks(), [0])
+        ranks = grid.constructing_ranks()
+        self._sum_of_all = operators.all_sum_reduce(ranks, [0]).core if ranks.known else None
         self._splits = self.axis is not None and grid.known and grid.shape[self.axis] > 1
         self._dtype = torch.float32
         if self.axis is not None and self._splits:
@@ -182,7 +183,7 @@ class Loss(CheckedLayer):
     # The computation
 
     def compute(self, *tensors: torch.Tensor) -> torch.Tensor:
-        if self.has_tangent and not self.has_forward_mode:  # torch would raise on some ranks only
+        if not self.has_forward_mode and self.has_tangent:  # torch would raise on some ranks only
             raise NotImplementedError(f"{type(self).__name__}: torch has no forward-mode derivatives of this loss")
         if not self.grid.active:
             others = [zero_of(empty_result(x)).to(tensors[0].dtype) for x in tensors[1:] if x.requires_grad]
@@ -231,19 +232,11 @@ class Loss(CheckedLayer):
 
         Collective over all ranks.
         """
-        dtype = torch.promote_types(self._dtype, torch.float32)  # equal on all ranks, and not of half precision
-        if self.grid.active:
-            parts = [numerator, torch.as_tensor(denominator, device=numerator.device)]
-            fraction = torch.stack([part.to(dtype) for part in parts])
-        else:
-            fraction = numerator.new_zeros(2, dtype=dtype) + zero_of(numerator).to(dtype)
-        sums = self._sum_of_all(fraction)
-        # The denominator does not depend on the input; detached, it adds no node to second derivatives.
-        loss = sums[0] if self.reduction == "sum" else sums[0] / sums[1].detach()
-        loss = (loss + 0.0).to(self._dtype)  # -0.0 becomes 0.0, as in torch
-        if self.grid.active and self.grid.rank == 0:
+        has_part, divides = self.grid.active, self.reduction != "sum"
+        is_first = has_part and self.grid.rank == 0
+        loss = _core.loss_of_parts(numerator, denominator, self._sum_of_all, self._dtype, divides, has_part, is_first)
+        if is_first:
             return loss
-        loss = loss.detach() + zero_of(sums).to(self._dtype)  # connects this rank to the backward pass
         voted = self.agreement is not None and self.agreement.active  # then it knows whether workers have gradients
         if not voted and torch.is_grad_enabled() and not loss.requires_grad:
             loss.requires_grad_(True)  # so that backward() can be called here, as on workers

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 import torch
 import torch.nn.functional as F
 
-from distdl import operators
+from distdl import _core, operators
 from distdl.nn.base.option_types import Integer, Number, must
 from distdl.nn.base.voted_layer import Described
 from distdl.nn.loss.base import Reduction, Weight, loss
@@ -54,15 +54,10 @@ class _ClassLoss(PartialSums):
         """The error in a target for logits of so many classes, or ""."""
         if target.dtype not in (torch.int64, torch.uint8) or not target.numel():
             return ""
-        counted = self.counted_targets(target)
-        if not counted.numel() or (counted.min() >= 0 and counted.max() < classes):
+        lowest, highest, counted = _core.counted_classes(target, self.ignore_index)
+        if not counted or (lowest >= 0 and highest < classes):
             return ""
-        return f"has classes from {counted.min()} to {counted.max()}; the logits are of {classes} classes"
-
-    def counted_targets(self, target: torch.Tensor) -> torch.Tensor:
-        """The indices that are not ignored. A uint8 never equals a negative ignore_index."""
-        indices = target.long()
-        return indices if self.ignore_index is None else indices[indices != self.ignore_index]
+        return f"has classes from {lowest} to {highest}; the logits are of {classes} classes"
 
     def why_not(self, *described: Described) -> str:
         (shape, _), (target, dtype) = described
@@ -159,8 +154,10 @@ class Likelihood(_ClassLoss):
             return 0.0
         if target.is_floating_point():
             return float(math.prod(self.rows(input.shape))) if sum(self._sizes) else 0.0
-        counted = self.counted_targets(target)
-        return float(counted.numel()) if self.weight is None else self.weight.to(input.dtype)[counted].sum()
+        if self.weight is None:
+            return float(_core.counted_classes(target, self.ignore_index)[2])
+        indices = target.long()
+        return self.weight.to(input.dtype)[indices[indices != self.ignore_index]].sum()
 
 
 @loss

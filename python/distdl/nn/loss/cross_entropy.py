@@ -8,10 +8,11 @@ from typing import Annotated
 import torch
 import torch.nn.functional as F
 
+from distdl import _core
 from distdl.modules.graph import require_grad_together
 from distdl.nn.base.option_types import Integer, Number, in_unit_interval
 from distdl.nn.base.voted_layer import Described
-from distdl.nn.kernels.logsumexp import LogSumExp
+from distdl.nn.kernels.logsumexp import along_axis
 from distdl.nn.loss.base import Reduction, Weight, loss
 from distdl.nn.loss.classes import Likelihood, gather_or_zero
 from distdl.torch_compat.autograd import Context
@@ -35,7 +36,7 @@ class DistributedCrossEntropyLoss(Likelihood):
     def prepare(self) -> None:
         super().prepare()
         if self._splits:
-            self.log_sum_exp = LogSumExp(self.grid, self.axis)
+            self.over = along_axis(self.grid, self.axis)
 
     def why_not(self, *described: Described) -> str:
         (shape, dtype), (target, target_dtype) = described
@@ -74,7 +75,7 @@ class DistributedCrossEntropyLoss(Likelihood):
         probabilities = target * (1 - self.label_smoothing) + self.label_smoothing / sum(self._sizes)
         if self.weight is not None:
             probabilities = probabilities * self.own_weights(self.weight, x)
-        shift, log_sum = self.log_sum_exp(x)
+        shift, log_sum = self.over.log_sum_exp(x)
         return (probabilities * (log_sum - (x - shift))).sum(self.axis)
 
     def smoothing(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -94,7 +95,7 @@ def _class_index_losses(
     weights: torch.Tensor,
 ) -> tuple[torch.Tensor, ...]:
     axis, smoothed = loss.axis, loss.label_smoothing
-    shift, log_sum = loss.log_sum_exp(x)
+    shift, log_sum = loss.over.log_sum_exp(x)
     picked = weights * (1 - smoothed)
     losses, total = torch.where(here, picked * (log_sum - (gather_or_zero(x, axis, place) - shift)), 0.0), picked
     if smoothed:
@@ -134,10 +135,9 @@ class _ClassIndexLoss(torch.autograd.Function):
         # The mean of no losses has an infinite gradient, whose product with 0 would be nan.
         gradient = torch.where(counted, gradients[0], 0.0)
         if again:
-            shift, log_sum = loss.log_sum_exp(x)
+            shift, log_sum = loss.over.log_sum_exp(x)
         scale = gradient * total * (-log_sum).exp()
-        powers = (x - shift).exp_()
-        result = powers * scale if again else powers.mul_(scale)
+        result = (x - shift).exp() * scale if again else _core.scaled_powers(x, shift, scale, loss.axis)
         if x.shape[loss.axis]:
             result.scatter_add_(loss.axis, place, torch.where(here, -gradient * picked, 0.0))
         if loss.label_smoothing:
