@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "autograd/apply.hpp"
-#include "autograd/torch_versions.hpp"
+#include "kernels/torch_versions.hpp"
 
 namespace distdl::autograd {
 

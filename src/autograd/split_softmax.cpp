@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "autograd/apply.hpp"
-#include "autograd/torch_versions.hpp"
 #include "comm/progress.hpp"
+#include "kernels/torch_versions.hpp"
 
 namespace distdl::autograd {
 
