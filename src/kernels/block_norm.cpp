@@ -287,8 +287,8 @@ Normalized normalize_block(const at::Tensor& x, const at::Tensor& messages,
   }
   const bool recorded = requires_grad(x) || requires_grad(messages) || requires_grad(w) || requires_grad(b);
   if (recorded && c10::GradMode::is_enabled()) {
-    torch::autograd::set_history(
-        forward.result, make_node<NormalizationBackward>(x, messages, groups, w, b, options, forward));
+    torch::autograd::set_history(forward.result,
+                                 make_node<NormalizationBackward>(x, messages, groups, w, b, options, forward));
   }
   forward.result = forward.result.to(options.dtype);
   return forward;
