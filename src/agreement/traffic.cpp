@@ -1,6 +1,5 @@
 #include "agreement/traffic.hpp"
 
-#include <algorithm>
 #include <mutex>
 
 namespace distdl::agreement {
@@ -21,7 +20,7 @@ Counters& counters() {
 }  // namespace
 
 void Traffic::exchange(int peer, std::int64_t sent, std::int64_t received) {
-  if (std::find(peers.begin(), peers.end(), peer) == peers.end()) peers.push_back(peer);
+  peers.insert(peers.end(), peer);  // at the end at once, where they come in order
   if (sent > 0) ++messages;
   bytes_sent += sent;
   bytes_received += received;

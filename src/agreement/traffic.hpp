@@ -5,8 +5,8 @@
 #include <chrono>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
-#include <vector>
 
 #include "comm/waiting.hpp"
 
@@ -15,8 +15,8 @@ namespace distdl::agreement {
 /// The messages of one application of an operator on this rank, as if every two ranks sent each other directly what
 /// they need, in the dtype of the tensor. MPI's collectives may cut and route the data otherwise.
 struct Traffic {
-  std::vector<std::int64_t> peers = {};  // as the user counts ranks
-  std::int64_t messages = 0;             // sent
+  std::set<int> peers = {};   // as the user counts ranks
+  std::int64_t messages = 0;  // sent
   std::int64_t bytes_sent = 0;
   std::int64_t bytes_received = 0;
 

@@ -39,7 +39,7 @@ class ProfilerRecord {
 
 at::Tensor run(const OperatorPtr& linear_operator, const at::Tensor& x, EarlySend early) {
   const auto operation = agreement::operation_of(linear_operator->id(), linear_operator->pass());
-  const auto traffic = linear_operator->traffic(x);
+  const auto& traffic = linear_operator->traffic(x);
   linear_operator->counter().count(traffic);
   const ProfilerRecord record(linear_operator->name(), x, traffic);
   const operators::BelowAutograd guard;

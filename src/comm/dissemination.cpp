@@ -67,7 +67,13 @@ bool Dissemination::advance() {
 
 Maxima Dissemination::wait() {
   const Waiting waiting;
-  while (!done()) merge(received_from(source(), communicator_));
+  auto& thread = this_thread();
+  const bool in_operation = thread.activity.communicator == &communicator_;
+  while (!done()) {
+    if (in_operation) thread.awaited.store(source(), std::memory_order_relaxed);
+    merge(received_from(source(), communicator_));
+  }
+  thread.awaited.store(-1, std::memory_order_relaxed);
   return maxima_;
 }
 

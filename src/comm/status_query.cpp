@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <list>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <thread>
@@ -15,12 +16,15 @@ namespace distdl::comm {
 namespace {
 
 constexpr int kQuery = 4243, kReply = 4244;  // tags that no operator uses
-constexpr std::size_t kMaxQueried = 64;
+constexpr int kMaxAsked = 64;
 constexpr std::size_t kTextSize = 1000;
 constexpr std::chrono::milliseconds kBetweenPolls{10};
+constexpr int kPatienceToFollow = 5;             // times as long: each rank without a reply prints a report
+constexpr std::chrono::seconds kRemembered{10};  // who asked first
 
 struct Message {
-  std::int64_t query = 0;  // the number of the query, or of the query that this replies to
+  std::int64_t query = 0;                       // the number of the query, or of the query that this replies to
+  bool awaiting = false, asked_before = false;  // of a reply: see StatusReplies
   std::array<char, kTextSize> text{};
 };
 
@@ -96,14 +100,32 @@ std::vector<ReceivedQuery> received_queries() {
   return result;
 }
 
-/// The numbers of the communicator's first ranks in MPI_COMM_WORLD.
-std::vector<int> world_ranks(const Communicator& communicator, std::size_t count) {
-  std::vector<int> ranks(count), result(count);
+std::vector<int> first_ranks(const Communicator& communicator) {
+  std::vector<int> ranks(static_cast<std::size_t>(std::min(communicator.size(), kMaxAsked)));
   std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+/// Whether another rank has just asked on the same communicator.
+bool was_asked_before(const ReceivedQuery& received) {
+  struct Asked {
+    int rank;
+    std::chrono::steady_clock::time_point time;
+  };
+  static auto* const first_asked = new std::map<const Communicator*, Asked>;  // never destroyed, as above
+  const auto now = std::chrono::steady_clock::now();
+  auto& first = first_asked->try_emplace(received.communicator, Asked{received.rank, now}).first->second;
+  if (first.rank == received.rank || now - first.time > kRemembered) first = {received.rank, now};
+  return first.rank != received.rank;
+}
+
+/// The numbers of a communicator's ranks in MPI_COMM_WORLD.
+std::vector<int> world_ranks(const Communicator& communicator, const std::vector<int>& ranks) {
+  std::vector<int> result(ranks.size());
   MPI_Group group = MPI_GROUP_NULL, world = MPI_GROUP_NULL;
   check(MPI_Comm_group(communicator.handle(), &group), "MPI_Comm_group");
   check(MPI_Comm_group(MPI_COMM_WORLD, &world), "MPI_Comm_group");
-  check(MPI_Group_translate_ranks(group, static_cast<int>(count), ranks.data(), world, result.data()),
+  check(MPI_Group_translate_ranks(group, static_cast<int>(ranks.size()), ranks.data(), world, result.data()),
         "MPI_Group_translate_ranks");
   MPI_Group_free(&group);
   MPI_Group_free(&world);
@@ -116,39 +138,48 @@ void answer_status_queries(const DescribeStatus& describe) {
   const auto open = received_queries();
   if (open.empty()) return;
   Message message;
-  const auto text = describe();  // with no lock held: it may take its time
-  base::cut_to(text, message.text.size() - 1).copy(message.text.data(), message.text.size() - 1);
-  for (const auto& [communicator, rank, query] : open) {
-    message.query = query;
-    with_usable(communicator, [&] { post(*communicator, rank, kReply, message); });
+  const auto status = describe();  // with no lock held: it may take its time
+  base::cut_to(status.text, message.text.size() - 1).copy(message.text.data(), message.text.size() - 1);
+  for (const auto& received : open) {
+    message.query = received.query;
+    message.awaiting = status.awaiting.contains(received.communicator);
+    message.asked_before = was_asked_before(received);
+    with_usable(received.communicator, [&] { post(*received.communicator, received.rank, kReply, message); });
   }
 }
 
-StatusReplies query_status(const Communicator* communicator, std::chrono::milliseconds patience,
+StatusReplies query_status(const Communicator* communicator, int awaited, std::chrono::milliseconds patience,
                            const DescribeStatus& describe) {
   StatusReplies replies;
-  std::size_t missing = 0, own_rank = 0;
-  Message message{++last_query, {}};
+  std::map<int, std::string*> missing;
+  Message message{.query = ++last_query};
+  std::string* own = nullptr;
+  bool follows = false;
   const bool posted = with_usable(communicator, [&] {
-    own_rank = static_cast<std::size_t>(communicator->rank());
-    const auto ranks = std::min(static_cast<std::size_t>(communicator->size()), kMaxQueried);
-    replies = {world_ranks(*communicator, ranks), std::vector<std::string>(ranks)};
-    for (int rank = 0; rank < static_cast<int>(ranks); ++rank) {
-      if (rank == communicator->rank()) continue;
-      post(*communicator, rank, kQuery, message);
-      ++missing;
+    follows = awaited >= 0 && communicator->size() > kMaxAsked;
+    const auto ranks = follows ? std::vector{communicator->rank(), awaited} : first_ranks(*communicator);
+    replies = {.ranks = world_ranks(*communicator, ranks), .texts = std::vector<std::string>(ranks.size())};
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      if (ranks[i] == communicator->rank()) {
+        own = &replies.texts[i];
+        continue;
+      }
+      missing[ranks[i]] = &replies.texts[i];
+      post(*communicator, ranks[i], kQuery, message);
     }
   });
   if (!posted) return replies;
-  if (own_rank < replies.texts.size()) replies.texts[own_rank] = describe();
-  const auto until = std::chrono::steady_clock::now() + patience;
-  while (missing > 0 && std::chrono::steady_clock::now() < until) {
+  if (own != nullptr) *own = describe().text;
+  const auto until = std::chrono::steady_clock::now() + patience * (follows ? kPatienceToFollow : 1);
+  while (!missing.empty() && std::chrono::steady_clock::now() < until) {
     answer_status_queries(describe);
     with_usable(communicator, [&] {
       while (const auto rank = take(*communicator, kReply, message)) {
-        if (message.query != last_query) continue;  // a late reply to an earlier query
-        replies.texts.at(static_cast<std::size_t>(*rank)) = message.text.data();
-        --missing;
+        const auto asked = missing.find(*rank);
+        if (message.query != last_query || asked == missing.end()) continue;  // a late reply to an earlier query
+        *asked->second = message.text.data();
+        replies.reported_elsewhere = follows && (message.awaiting || message.asked_before);
+        missing.erase(asked);
       }
     });
     std::this_thread::sleep_for(kBetweenPolls);

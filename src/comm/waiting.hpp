@@ -62,6 +62,7 @@ struct Thread {
   int depth = 0;                             // number of nested operations it is in
   std::string verdict;                       // why the watchdog ended a wait
   std::atomic<std::int64_t> waits_since{0};  // by the steady clock; 0 while it does not wait
+  std::atomic<int> awaited{-1};              // the rank of the operation's communicator that it waits for; -1: unknown
   std::atomic<std::int64_t> given_up{0};     // which wait, by its beginning, the watchdog ended
 };
 

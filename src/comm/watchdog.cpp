@@ -59,19 +59,21 @@ std::string described(const Thread& thread) {
 }
 
 /// The state of this process: of its first thread that waits, or else of its first thread in an operation.
-std::string described_process() {
-  std::string text = "has made no call";
+Status described_process() {
+  Status status{"has made no call", {}};
   std::uint64_t id = 0;
   int best = -1;
   for_each_thread([&](Thread& thread) {
     const std::lock_guard lock(thread.mutex);
+    if (thread.waits_since != 0 && thread.awaited >= 0) status.awaiting.insert(thread.activity.communicator);
     const int priority = thread.waits_since != 0 ? 2 : thread.depth > 0 ? 1 : 0;
     if (priority <= best) return;
     best = priority;
-    text = described(thread);
+    status.text = described(thread);
     id = thread.id;
   });
-  return text + at_line(id);
+  status.text += at_line(id);
+  return status;
 }
 
 std::string process_name() {
@@ -85,6 +87,7 @@ struct Wait {
   std::uint64_t thread;
   std::int64_t since;
   Activity activity;
+  int awaited;  // see Thread
 };
 
 class Watchdog {
@@ -150,20 +153,21 @@ class Watchdog {
       of_wait = since;
       if (std::chrono::duration<double>(now - Clock::duration(since)).count() < limit * times) return;
       const std::lock_guard lock(thread.mutex);
-      if (!thread.activity.at_end()) result.push_back({thread.id, since, thread.activity});
+      if (!thread.activity.at_end()) result.push_back({thread.id, since, thread.activity, thread.awaited});
     });
     return result;
   }
 
   void report(const Wait& wait) {
     auto& times = reported_[wait.thread].second;
+    const auto replies = asked_ranks(wait);
     std::ostringstream text;
     text << wait.activity.text() << ": not all ranks have come after " << settings().seconds * times << " s; "
-         << described_ranks(wait) << wait.activity.hint;
+         << base::by_rank(replies.ranks, replies.texts) << wait.activity.hint;
     if (!still_waits(wait)) return;
     if (debugging() && times == 1.0) {
       give_up(wait, text.str());
-    } else {
+    } else if (!replies.reported_elsewhere) {
       const auto line =
           "distdl: rank " + std::to_string(rank_) + " (" + process_name() + ") waits in " + text.str() + "\n";
       [[maybe_unused]] const auto written = write(STDERR_FILENO, line.data(), line.size());
@@ -176,18 +180,17 @@ class Watchdog {
   }
 
   /// The states of the operation's ranks.
-  std::string described_ranks(const Wait& wait) {
+  StatusReplies asked_ranks(const Wait& wait) {
     StatusReplies replies;
     if (asks_ && wait.activity.communicator != nullptr) {
-      replies =
-          query_status(wait.activity.communicator,
-                       std::max(kMinPatience, kSleepsOfPatience * sleep_of(settings().seconds)), &described_process);
+      const auto patience = std::max(kMinPatience, kSleepsOfPatience * sleep_of(settings().seconds));
+      replies = query_status(wait.activity.communicator, wait.awaited, patience, &described_process);
     }
-    if (replies.ranks.empty()) return "rank " + std::to_string(rank_) + ": " + described_process();
+    if (replies.ranks.empty()) replies = {.ranks = {rank_}, .texts = {described_process().text}};
     for (auto& text : replies.texts) {
       if (text.empty()) text = "does not answer: it has ended, or computes outside of Python";
     }
-    return base::by_rank(replies.ranks, replies.texts);
+    return replies;
   }
 
   static bool still_waits(const Wait& wait) {

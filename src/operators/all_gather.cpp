@@ -104,7 +104,7 @@ at::Tensor AllGather::apply(const at::Tensor& x, EarlySend early) const {
   return direct ? result : in_place(arrived, result, *plan_);
 }
 
-OperatorPtr AllGather::adjoint() const { return c10::make_intrusive<ReduceScatter>(id_, !is_adjoint_, plan_); }
+OperatorPtr AllGather::make_adjoint() const { return c10::make_intrusive<ReduceScatter>(id_, !is_adjoint_, plan_); }
 
 Traffic traffic_of(const BlocksPlan& plan, const RankSet& rank_set, bool gathers) {
   Traffic traffic;

@@ -29,8 +29,8 @@ class AllGather final : public LinearOperator {
   at::Tensor apply(const at::Tensor& x, EarlySend early) const override;
   bool can_send_early(const at::Tensor& x) const override;
   void send(const at::Tensor& x, Messages& messages) const override;
-  OperatorPtr adjoint() const override;
-  Traffic traffic(const at::Tensor& /*x*/) const override { return traffic_of(*plan_, id_->rank_set, true); }
+  OperatorPtr make_adjoint() const override;
+  Traffic count_traffic(const at::Tensor& /*x*/) const override { return traffic_of(*plan_, id_->rank_set, true); }
   Shape result_sizes(at::IntArrayRef /*sizes*/) const override { return plan_->whole.sizes; }
 
  private:

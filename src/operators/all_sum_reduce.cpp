@@ -73,7 +73,7 @@ void AllSumReduce::add_up(const at::Tensor& own, const at::Tensor& result, Early
   requests.wait_all();
 }
 
-Traffic AllSumReduce::traffic(const at::Tensor& x) const {
+Traffic AllSumReduce::count_traffic(const at::Tensor& x) const {
   Traffic traffic;
   const auto ranks = static_cast<std::int64_t>(group_->ranks.size());
   for (std::int64_t r = 0; group_->communicator && r < ranks; ++r) {
@@ -92,7 +92,7 @@ Traffic AllSumReduce::traffic(const at::Tensor& x) const {
   return traffic;
 }
 
-OperatorPtr AllSumReduce::adjoint() const { return c10::make_intrusive<AllSumReduce>(id_, !is_adjoint_, group_); }
+OperatorPtr AllSumReduce::make_adjoint() const { return c10::make_intrusive<AllSumReduce>(id_, !is_adjoint_, group_); }
 
 AllSumReducePrimitive::AllSumReducePrimitive(MPI_Comm root, const Partition& x, const Axes& axes)
     : Primitive("AllSumReduce", rank_set_of(root, {x}), x),

@@ -14,8 +14,8 @@ class AllSumReduce final : public LinearOperator {
   at::Tensor apply(const at::Tensor& x, EarlySend early) const override;
   bool can_send_early(const at::Tensor& x) const override;
   void send(const at::Tensor& x, Messages& messages) const override;
-  OperatorPtr adjoint() const override;
-  Traffic traffic(const at::Tensor& x) const override;
+  OperatorPtr make_adjoint() const override;
+  Traffic count_traffic(const at::Tensor& x) const override;
   Shape result_sizes(at::IntArrayRef sizes) const override { return sizes.vec(); }
 
  private:

@@ -101,7 +101,7 @@ at::Tensor Broadcast::apply(const at::Tensor& x, EarlySend early) const {
   return keeps_own ? own : delivered(arrived, x.device());
 }
 
-OperatorPtr Broadcast::adjoint() const { return c10::make_intrusive<SumReduce>(id_, !is_adjoint_, plan_); }
+OperatorPtr Broadcast::make_adjoint() const { return c10::make_intrusive<SumReduce>(id_, !is_adjoint_, plan_); }
 
 BroadcastPrimitive::BroadcastPrimitive(MPI_Comm root, const Partition& x, const Partition& y, RootedOptions options)
     : Primitive("Broadcast", rank_set_of(root, {x, y}), x),

@@ -3,12 +3,27 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
+#include <bit>
+
 #include "base/hash.hpp"
 #include "comm/watchdog.hpp"
 #include "kernels/elements.hpp"
 #include "kernels/memory.hpp"
 
 namespace distdl::operators {
+
+OperatorPtr LinearOperator::adjoint() const {
+  auto result = make_adjoint();
+  result->known_ = known_;
+  return result;
+}
+
+const Traffic& LinearOperator::traffic(const at::Tensor& x) const {
+  const auto by_size = static_cast<std::size_t>(std::countr_zero(static_cast<std::uint64_t>(x.element_size())));
+  auto& traffic = known_->traffic.at(is_adjoint_).at(by_size);
+  std::call_once(known_->counted.at(is_adjoint_).at(by_size), [&] { traffic = count_traffic(x); });
+  return traffic;
+}
 
 Clone::Clone() : LinearOperator(std::make_shared<OperatorId>("Clone", RankSet{}), false) {}
 
@@ -17,7 +32,7 @@ at::Tensor Clone::apply(const at::Tensor& x, EarlySend /*early*/) const {
   return x.layout() == at::kStrided && !x.is_quantized() && !x.is_meta() ? copy_of(x) : x.clone();
 }
 
-OperatorPtr Clone::adjoint() const { return c10::make_intrusive<Clone>(); }
+OperatorPtr Clone::make_adjoint() const { return c10::make_intrusive<Clone>(); }
 
 comm::SendEarly early_sender(const LinearOperator& linear_operator, const at::Tensor& x) {
   const auto& communicator = linear_operator.id().rank_set.communicator;

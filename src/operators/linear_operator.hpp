@@ -4,9 +4,11 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
+#include <array>
 #include <exception>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 
 #include "agreement/agreement.hpp"
@@ -43,9 +45,9 @@ class LinearOperator : public torch::CustomClassHolder {
   /// Whether send() sends all that A x needs of this rank, as a few buffered sends.
   virtual bool can_send_early(const at::Tensor& /*x*/) const { return false; }
   virtual void send(const at::Tensor& /*x*/, Messages& /*messages*/) const {}
-  virtual OperatorPtr adjoint() const = 0;
-  /// The messages of apply(x).
-  virtual Traffic traffic(const at::Tensor& x) const = 0;
+  OperatorPtr adjoint() const;
+  /// The messages of apply(x). Counted once for each size of elements: they may go to thousands of ranks.
+  const Traffic& traffic(const at::Tensor& x) const;
   /// The sizes of A x on this rank.
   virtual Shape result_sizes(at::IntArrayRef sizes) const = 0;
 
@@ -69,8 +71,20 @@ class LinearOperator : public torch::CustomClassHolder {
   Counter& counter() const { return id_->counter(is_adjoint_); }
 
  protected:
+  virtual OperatorPtr make_adjoint() const = 0;
+  virtual Traffic count_traffic(const at::Tensor& x) const = 0;
+
   std::shared_ptr<const OperatorId> id_;
   bool is_adjoint_;
+
+ private:
+  /// The traffic of A and of A*, by the logarithm of the size of an element.
+  struct KnownTraffic {
+    static constexpr std::size_t kSizes = 5;  // 1, 2, 4, 8 and 16 bytes
+    std::array<std::array<std::once_flag, kSizes>, 2> counted;
+    std::array<std::array<Traffic, kSizes>, 2> traffic;
+  };
+  std::shared_ptr<KnownTraffic> known_ = std::make_shared<KnownTraffic>();  // A and A* have the same
 };
 
 /// Stands for any operator on a rank that is in none of its partitions. It communicates with no rank.
@@ -78,9 +92,11 @@ class Clone final : public LinearOperator {
  public:
   Clone();
   at::Tensor apply(const at::Tensor& x, EarlySend early) const override;
-  OperatorPtr adjoint() const override;
-  Traffic traffic(const at::Tensor& /*x*/) const override { return {}; }
   Shape result_sizes(at::IntArrayRef sizes) const override { return sizes.vec(); }
+
+ private:
+  OperatorPtr make_adjoint() const override;
+  Traffic count_traffic(const at::Tensor& /*x*/) const override { return {}; }
 };
 
 /// Sends all that A x needs of this rank, in a vote on the call. Empty if it cannot be sent early. Both arguments have

@@ -93,7 +93,7 @@ void ReduceScatter::add_up_by_mpi(const at::Tensor& own, const at::Tensor& resul
   requests.wait_all();
 }
 
-OperatorPtr ReduceScatter::adjoint() const { return c10::make_intrusive<AllGather>(id_, !is_adjoint_, plan_); }
+OperatorPtr ReduceScatter::make_adjoint() const { return c10::make_intrusive<AllGather>(id_, !is_adjoint_, plan_); }
 
 ReduceScatterPrimitive::ReduceScatterPrimitive(MPI_Comm root, const Partition& x, const Axes& axes)
     : Primitive("ReduceScatter", rank_set_of(root, {x}), x),

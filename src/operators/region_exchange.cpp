@@ -124,7 +124,7 @@ at::Tensor RegionExchange::apply(const at::Tensor& x, EarlySend early) const {
   return converted(result, dtype);
 }
 
-Traffic RegionExchange::traffic(const at::Tensor& x) const {
+Traffic RegionExchange::count_traffic(const at::Tensor& x) const {
   Traffic traffic;
   const auto size = static_cast<std::int64_t>(x.element_size());
   const auto count = [&](const Side& side, bool sends) {
@@ -139,7 +139,7 @@ Traffic RegionExchange::traffic(const at::Tensor& x) const {
   return traffic;
 }
 
-OperatorPtr RegionExchange::adjoint() const {
+OperatorPtr RegionExchange::make_adjoint() const {
   return c10::make_intrusive<RegionExchange>(id_, !is_adjoint_, to_, from_, 0.0);
 }
 

@@ -10,7 +10,7 @@ namespace distdl::operators {
 
 at::Tensor Replicate::apply(const at::Tensor& x, EarlySend /*early*/) const { return at::alias(x); }
 
-OperatorPtr Replicate::adjoint() const { return c10::make_intrusive<AllSumReduce>(id_, !is_adjoint_, group_); }
+OperatorPtr Replicate::make_adjoint() const { return c10::make_intrusive<AllSumReduce>(id_, !is_adjoint_, group_); }
 
 ReplicatePrimitive::ReplicatePrimitive(MPI_Comm root, const Partition& x)
     : Primitive("Replicate", rank_set_of(root, {x}), x),

@@ -15,8 +15,8 @@ class Replicate final : public LinearOperator {
 
   /// Unlike other operators' results, the result shares the memory of x: a parameter is not copied to be used.
   at::Tensor apply(const at::Tensor& x, EarlySend early) const override;
-  OperatorPtr adjoint() const override;
-  Traffic traffic(const at::Tensor& /*x*/) const override { return {}; }
+  OperatorPtr make_adjoint() const override;
+  Traffic count_traffic(const at::Tensor& /*x*/) const override { return {}; }
   Shape result_sizes(at::IntArrayRef sizes) const override { return sizes.vec(); }
 
  private:

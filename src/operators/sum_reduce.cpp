@@ -94,7 +94,7 @@ void SumReduce::start_mpi(const RootedGroup& group, const at::Tensor& own, at::T
               "MPI_Ireduce");
 }
 
-OperatorPtr SumReduce::adjoint() const { return c10::make_intrusive<Broadcast>(id_, !is_adjoint_, plan_); }
+OperatorPtr SumReduce::make_adjoint() const { return c10::make_intrusive<Broadcast>(id_, !is_adjoint_, plan_); }
 
 SumReducePrimitive::SumReducePrimitive(MPI_Comm root, const Partition& x, const Partition& y, RootedOptions options)
     : Primitive("SumReduce", rank_set_of(root, {x, y}), x),

@@ -1,8 +1,10 @@
 // What only many ranks, and many messages, show. tests/run.sh runs it on 66 ranks.
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "../mpi_job.hpp"
 #include "comm/buffered_send.hpp"
@@ -71,29 +73,71 @@ TEST(each_rank_is_heard_by_all) {
 void reply(int times) {
   int replies = 0;
   while (replies < times) {
-    answer_status_queries([&] { return "reply " + std::to_string(++replies); });
+    answer_status_queries([&] { return Status{"reply " + std::to_string(++replies), {}}; });
     std::this_thread::sleep_for(milliseconds(5));
   }
 }
 
+/// Rank 0 is late, ranks 1 and 2 wait for it, rank 3 waits for rank 2. Each asks whom it waits for; rank 1 asks first.
+TEST(of_many_ranks_that_wait_the_first_that_waits_for_the_late_rank_reports_it) {
+  constexpr std::array kAwaited{-1, 0, 0, 2};
+  for (const int asking : {1, 2, 3}) {
+    const auto& communicator = *everyone();
+    const int awaited = kAwaited.at(static_cast<std::size_t>(asking));
+    const auto describe = [&] { return rank() == 0 ? Status{"is late", {}} : Status{"waits", {&communicator}}; };
+    if (rank() == asking) {
+      const auto replies = query_status(&communicator, awaited, milliseconds(30'000), describe);
+      CHECK_EQ(replies.ranks, (std::vector{asking, awaited}));
+      CHECK_EQ(replies.texts.front(), std::string("waits"));
+      CHECK_EQ(replies.texts.back(), std::string(awaited == 0 ? "is late" : "waits"));
+      CHECK_EQ(replies.reported_elsewhere, asking != 1);
+    } else if (rank() == awaited) {
+      bool replied = false;
+      while (!replied) answer_status_queries([&] { return replied = true, describe(); });
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+  }
+}
+
 TEST(of_many_ranks_the_first_64_are_asked) {
-  constexpr int kAsked = 64;
+  constexpr int kAsked = 64, kUnknown = -1;
   for (const int asking : {size() - 1, 0}) {
-    const auto describe = [] { return std::string("asks"); };
+    const auto describe = [] { return Status{"asks", {}}; };
     // A query without patience, to which the replies come during the next query.
-    if (rank() == asking) query_status(everyone().get(), milliseconds(0), describe);
+    if (rank() == asking) query_status(everyone().get(), kUnknown, milliseconds(0), describe);
     const bool is_asked = rank() < kAsked && rank() != asking;
     if (is_asked) reply(1);
     MPI_Barrier(MPI_COMM_WORLD);
     if (is_asked) reply(1);
     if (rank() != asking) continue;
-    const auto replies = query_status(everyone().get(), milliseconds(30'000), describe);
+    const auto replies = query_status(everyone().get(), kUnknown, milliseconds(30'000), describe);
     CHECK_EQ(replies.ranks.size(), std::min(kAsked, size()));
+    CHECK(!replies.reported_elsewhere);
     for (std::size_t r = 0; r < replies.texts.size(); ++r) {
       CHECK_EQ(replies.ranks[r], r);
       CHECK_EQ(replies.texts[r], std::string(std::cmp_equal(r, asking) ? "asks" : "reply 1"));
     }
   }
+}
+
+TEST(a_rank_that_waits_in_a_vote_says_for_which_rank) {
+  constexpr int kLate = 5;
+  const auto communicator = everyone();
+  const Operation operation({.name = "vote", .communicator = communicator.get()});
+  std::atomic<bool> voted = false;
+  int seen = -1;
+  auto& voter = this_thread();
+  std::thread watching([&] {
+    while (rank() == kLate + 1 && !voted) {
+      if (const int awaited = voter.awaited; awaited >= 0 && seen < 0) seen = awaited;
+    }
+  });
+  if (rank() == kLate) std::this_thread::sleep_for(milliseconds(300));
+  vote(*communicator, {.call = 7});
+  voted = true;
+  watching.join();
+  if (rank() == kLate + 1) CHECK_EQ(seen, kLate);
+  CHECK_EQ(voter.awaited, -1);
 }
 
 TEST(of_more_than_1024_messages_the_sender_waits_for_the_oldest) {
