@@ -90,7 +90,8 @@ UnderWayPtr hand_over(const OperatorPtr& linear_operator, const at::Tensor& x, b
   // The progress thread takes over this thread's state, such as the profiler's.
   under_way->task = comm::start([under_way, early, state = at::ThreadLocalState()] {
     const at::ThreadLocalStateGuard same_state(state);
-    under_way->result = under_way->order->run([&] { return run(under_way->linear_operator, under_way->x, early); });
+    const auto apply = [&] { return run(under_way->linear_operator, under_way->x, early); };
+    under_way->result = under_way->order->run(under_way->x, apply);
   });
   return under_way;
 }
