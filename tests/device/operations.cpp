@@ -211,7 +211,17 @@ bool queue(const c10::OperatorHandle& op, Stack* stack) {
   }
   auto own = arguments;
   change_tensors(own, seen_inside);
-  enqueue(stream, [op, own]() mutable { op.callBoxed(&own); });
+  enqueue(stream, [op, own, positions]() mutable {
+    std::vector<std::pair<Tensor, Tensor>> results;  // which kernels may resize meanwhile
+    for (const auto at : positions) {
+      const auto seen = own[at].toTensor();
+      const bool is_read = !op.schema().arguments()[at].kwarg_only();
+      results.emplace_back(seen, is_read ? seen.clone() : at::empty({0}, seen.options()));
+      own[at] = results.back().second;
+    }
+    op.callBoxed(&own);
+    for (const auto& [seen, result] : results) seen.copy_(result);
+  });
   torch::jit::drop(*stack, count);
   if (!op.schema().returns().empty()) {
     for (const auto at : positions) stack->push_back(arguments[at]);
@@ -297,6 +307,10 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_.source_Storage", TORCH_FN(at::native::set_));
   m.impl("set_.source_Storage_storage_offset", at::native::set_storage_cpu_);
 }
+
+// Copies see to what is pending themselves.
+TORCH_LIBRARY_IMPL(aten, Conjugate, m) { m.impl("_copy_from", torch::CppFunction::makeFallthrough()); }
+TORCH_LIBRARY_IMPL(aten, Negative, m) { m.impl("_copy_from", torch::CppFunction::makeFallthrough()); }
 
 std::vector<std::string> fallbacks() {
   const std::lock_guard lock(counting);
