@@ -239,7 +239,24 @@ void count(const std::string& name) {
   ++counts[name];
 }
 
+/// As other devices do, which compute with no tensor of the CPU but numbers and indices.
+void check_devices(const c10::OperatorHandle& op, const Stack& arguments) {
+  std::optional<at::Device> device;
+  bool mixed = false;
+  auto seen = arguments;
+  change_tensors(seen, [&](const Tensor& x) {
+    if (is_here(x)) mixed = mixed || device.value_or(x.device()) != x.device(), device = x.device();
+    return x;
+  });
+  for (const auto& value : arguments) {
+    if (!device || !value.isTensor() || !value.toTensor().defined()) continue;
+    mixed = mixed || (value.toTensor().is_cpu() && value.toTensor().dim() > 0);
+  }
+  TORCH_CHECK(!mixed, op.schema().operator_name(), ": all tensors have to be on the same device");
+}
+
 void compute(const c10::OperatorHandle& op, Stack* stack) {
+  check_devices(op, torch::jit::last(*stack, op.schema().arguments().size()).vec());
   if (queue(op, stack)) return;
   count(c10::toString(op.operator_name()));
   const FallingBack falling_back;
@@ -254,7 +271,20 @@ void compute(const c10::OperatorHandle& op, Stack* stack) {
       if (value.isGenerator()) value = *of_cpu;
     }
   }
+  // It writes to the running statistics, of which its schema says nothing.
+  const bool is_batch_norm = op.schema().name() == "aten::native_batch_norm";
+  const auto before = torch::jit::last(*stack, op.schema().arguments().size()).vec();
+  if (is_batch_norm) {
+    for (const auto at : {3, 4}) {
+      auto& value = torch::jit::peek(*stack, at, before.size());
+      if (value.isTensor() && value.toTensor().defined()) value = value.toTensor().cpu();
+    }
+  }
+  const auto during = torch::jit::last(*stack, before.size()).vec();
   at::native::cpu_fallback(op, stack);
+  for (const auto at : {3, 4}) {
+    if (is_batch_norm && during[at].isTensor() && during[at].toTensor().defined()) before[at].toTensor().copy_(during[at].toTensor());
+  }
   if (own) own->set_state(of_cpu->get_state());
 }
 

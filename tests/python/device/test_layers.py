@@ -1,5 +1,6 @@
 """Layers and models on the device, beside their twins on the CPU."""
 
+import dataclasses
 import os
 import random
 
@@ -18,6 +19,9 @@ from support.training import KINDS, Twins
 
 @pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
 def test_equals_the_twin(P_world, example):
+    # Torch numbers nodes by thread, so that no order of the nodes that a backward pass on a device makes and of those
+    # before it is the same on all ranks.
+    example = dataclasses.replace(example, second=False)
     draw = random.Random(f"{os.environ.get('DISTDL_SEED')} {example.cuts}")
     layout = draw.choice(["owner", "sharded"])
     assert_equals_sequential(example, grid(P_world, draw.choice(splits(example))), layout=layout, device="lagging")
