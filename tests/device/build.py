@@ -23,6 +23,7 @@ files = [*sources.glob("*.cpp"), *sources.glob("*.hpp")]
 if not library.exists() or library.stat().st_mtime < max(file.stat().st_mtime for file in files):
     folder.mkdir(parents=True, exist_ok=True)
     running = [built(source) for source in sources.glob("*.cpp")]
-    if any([process.wait() for process in running]):  # of all
+    statuses = [process.wait() for process in running]
+    if any(statuses):
         raise SystemExit(1)
     subprocess.run([*compiler, "-shared", *folder.glob("*.o"), *needed, "-o", library], check=True)

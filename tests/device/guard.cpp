@@ -27,14 +27,14 @@ thread_local std::array<int, kDevices> streams_of_thread{};
 std::atomic<int> taken{0}, made{0};
 
 DeviceIndex index_of(Device device) { return device.has_index() ? device.index() : device_of_thread; }
-int number_of(const c10::Stream& stream) {
-  return stream.device_index() * kStreams + static_cast<int>(stream.id());
-}
+int number_of(const c10::Stream& stream) { return stream.device_index() * kStreams + static_cast<int>(stream.id()); }
 Device device_at(DeviceIndex index) {
   TORCH_CHECK(0 <= index && index < kDevices, "there is no device ", static_cast<int>(index));
   return {kPrivateUse1, index};
 }
-c10::Stream stream_at(Device device, int id) { return c10::Stream(c10::Stream::UNSAFE, device_at(index_of(device)), id); }
+c10::Stream stream_at(Device device, int id) {
+  return c10::Stream(c10::Stream::UNSAFE, device_at(index_of(device)), id);
+}
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return kPrivateUse1; }
@@ -130,8 +130,6 @@ const bool registered = [] {
 }  // namespace
 
 int current_device() { return device_of_thread; }
-int current_stream(int device) {
-  return device * kStreams + streams_of_thread.at(static_cast<std::size_t>(device));
-}
+int current_stream(int device) { return device * kStreams + streams_of_thread.at(static_cast<std::size_t>(device)); }
 
 }  // namespace lagging

@@ -57,9 +57,8 @@ class DeviceMemory final : public c10::Allocator {
   }
 
   void copy_data(void* to, const void* from, std::size_t count) const override {
-    enqueue(current_stream(current_device()), [to = inside(to), from = inside(from), count] {
-      std::memcpy(to, from, count);
-    });
+    enqueue(current_stream(current_device()),
+            [to = inside(to), from = inside(from), count] { std::memcpy(to, from, count); });
   }
 
   char* inside(const void* address) const {

@@ -283,7 +283,8 @@ void compute(const c10::OperatorHandle& op, Stack* stack) {
   const auto during = torch::jit::last(*stack, before.size()).vec();
   at::native::cpu_fallback(op, stack);
   for (const auto at : {3, 4}) {
-    if (is_batch_norm && during[at].isTensor() && during[at].toTensor().defined()) before[at].toTensor().copy_(during[at].toTensor());
+    if (is_batch_norm && during[at].isTensor() && during[at].toTensor().defined())
+      before[at].toTensor().copy_(during[at].toTensor());
   }
   if (own) own->set_state(of_cpu->get_state());
 }

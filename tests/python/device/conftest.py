@@ -1,4 +1,4 @@
-"""Tests on a device whose work comes late. They have jobs of their own, with DISTDL_TEST_DEVICE=1: see tests/commands.sh."""
+"""Tests on a device whose work comes late, in jobs of their own, with DISTDL_TEST_DEVICE=1: see tests/commands.sh."""
 
 import os
 

@@ -19,8 +19,8 @@ from support.training import KINDS, Twins
 
 @pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
 def test_equals_the_twin(P_world, example):
-    # Torch numbers nodes by thread, so that no order of the nodes that a backward pass on a device makes and of those
-    # before it is the same on all ranks.
+    # Not the second derivatives: torch numbers nodes by thread, so that the ranks may differ in the order of the nodes
+    # that a backward pass on a device made, and of those before it.
     example = dataclasses.replace(example, second=False)
     draw = random.Random(f"{os.environ.get('DISTDL_SEED')} {example.cuts}")
     layout = draw.choice(["owner", "sharded"])

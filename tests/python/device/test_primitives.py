@@ -47,3 +47,19 @@ def test_waits_for_the_device(P_world, make, lagging):
     assert lagging.synchronizations() - before <= 1
     assert lagging.fallbacks() == []
     del y
+
+
+@pytest.mark.parametrize("make", CASES.values(), ids=CASES)
+def test_memory_that_is_dropped_while_streams_use_it(P_world, make):
+    """The input, before the result is waited for in another stream; and the result, after its use is queued."""
+    case = make(P_world)
+    x = values(case.shape, seed=job.rank)
+    expected = case.operator(x)
+    started = case.operator.start(x.to("lagging"))
+    with torch.Stream("lagging"):
+        y = case.operator.wait(started)
+        del started
+        used = y.clone()
+        del y
+        gc.collect()
+        assert same_bits(used.cpu(), expected)

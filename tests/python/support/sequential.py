@@ -54,7 +54,9 @@ def joined(local_part, shape, slices):
     """The sum of all ranks' parts of a tensor, each at its place; on all ranks."""
     whole = None
     for part in together(
-        None if slices is None else (slices, local_part.detach().cpu().clone().reshape([s.stop - s.start for s in slices]))
+        None
+        if slices is None
+        else (slices, local_part.detach().cpu().clone().reshape([s.stop - s.start for s in slices]))
     ):
         if part is not None:
             whole = torch.zeros(tuple(shape), dtype=part[1].dtype) if whole is None else whole
@@ -148,7 +150,10 @@ def assert_equals_sequential(example, P, sizes=None, layout="owner", device="cpu
             f"(shape, expected shape, dtype) of the result on each rank: {everyone}"
         )
         if cut is None:
-            assert all(close(copy, y.detach(), example.tolerance) for copy in together(own_y.detach().cpu())), (own_y, y)
+            assert all(close(copy, y.detach(), example.tolerance) for copy in together(own_y.detach().cpu())), (
+                own_y,
+                y,
+            )
         else:
             whole = joined_blocks(own_y, P, y.shape, cut, sizes, first_of)
             assert close(whole, y.detach(), example.tolerance), (whole, y)
