@@ -45,6 +45,8 @@ case ${1-} in
   draws)  # 10,000 draws of primitives and 100 of layers that read windows, on N ranks (1 to 12)
     DISTDL_DRAWS=10000 ranks "${N-2}" -s "$tests/primitives/test_random.py"
     DISTDL_DRAWS=100 ranks "${N-2}" -m hypothesis "$tests"/nn/{conv,pooling,test_pad.py,test_upsample.py} ;;
+  device)  # on a device of the tests, whose work comes late, on N ranks, three minutes
+    python tests/device/build.py && DISTDL_TEST_DEVICE=1 ranks "${N-2}" --whole "$tests/device" ;;
   tools)  # each layer in each of torch's tools, on N ranks, ten minutes
     ranks "${N-2}" --whole "$tests/nn/test_tools.py" ;;
   kills)  # 50 jobs that are killed while they save, five minutes

@@ -90,7 +90,8 @@ UnderWayPtr hand_over(const OperatorPtr& linear_operator, const at::Tensor& x, b
   // The progress thread takes over this thread's state, such as the profiler's.
   under_way->task = comm::start([under_way, early, state = at::ThreadLocalState()] {
     const at::ThreadLocalStateGuard same_state(state);
-    under_way->result = under_way->order->run([&] { return run(under_way->linear_operator, under_way->x, early); });
+    const auto apply = [&] { return run(under_way->linear_operator, under_way->x, early); };
+    under_way->result = under_way->order->run(under_way->x, apply);
   });
   return under_way;
 }
@@ -113,12 +114,13 @@ at::Tensor result_of(UnderWay& under_way) {
 
 void drop(void* context) { delete static_cast<UnderWayPtr*>(context); }
 
-at::Tensor token_of(UnderWayPtr under_way, caffe2::TypeMeta dtype) {
+/// On the device of the operator: there autograd runs the nodes that take it, in an order that all ranks share.
+at::Tensor token_of(UnderWayPtr under_way, const at::Tensor& like) {
   auto* const context = new UnderWayPtr(std::move(under_way));
-  c10::DataPtr no_data(nullptr, context, &drop, at::kCPU);
+  c10::DataPtr no_data(nullptr, context, &drop, like.device());
   c10::Storage storage(c10::Storage::use_byte_size_t(), 0, std::move(no_data), nullptr, false);
-  auto token =
-      at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), dtype);
+  const auto key = c10::computeDispatchKey(like.scalar_type(), c10::kStrided, like.device());
+  auto token = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key), like.dtype());
   token.unsafeGetTensorImpl()->set_sizes_contiguous({0});
   return token;
 }
@@ -144,13 +146,13 @@ at::Tensor apply(const OperatorPtr& linear_operator, const at::Tensor& x, EarlyS
 }
 
 at::Tensor start(const OperatorPtr& linear_operator, const at::Tensor& x, bool recorded, EarlySend early) {
-  return token_of(hand_over(linear_operator, x, recorded, early), x.dtype());
+  return token_of(hand_over(linear_operator, x, recorded, early), x);
 }
 
 at::Tensor completed(const at::Tensor& result) {
   auto under_way = std::make_shared<UnderWay>();
   under_way->result = result;
-  return token_of(std::move(under_way), result.dtype());
+  return token_of(std::move(under_way), result);
 }
 
 const OperatorPtr& operator_of(const at::Tensor& token) { return of(token).linear_operator; }

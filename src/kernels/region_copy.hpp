@@ -7,6 +7,7 @@
 namespace distdl::kernels {
 
 /// to.copy_(from), for tensors of the same sizes; `to` overlaps neither itself nor `from`. Returns `to`.
+/// A copy to a device is queued in its stream.
 const at::Tensor& copy_region(const at::Tensor& from, const at::Tensor& to);
 
 }  // namespace distdl::kernels

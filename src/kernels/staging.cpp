@@ -5,6 +5,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <atomic>
+#include <utility>
 
 #include "kernels/memory.hpp"
 #include "kernels/region_copy.hpp"
@@ -26,9 +27,23 @@ Staging staging() { return when_to_stage; }
 
 bool is_staged(const at::Device& device) { return !device.is_cpu() || when_to_stage == Staging::always; }
 
-at::Tensor for_sending(const at::Tensor& x) {
-  if (!is_staged(x.device())) return contiguous(x);
-  return copy_region(resolved(x), empty(x.sizes(), host_options(x.options())));
+at::Tensor for_sending(const at::Tensor& x) { return std::move(for_sending(std::vector{x}).front()); }
+
+std::vector<at::Tensor> for_sending(std::vector<at::Tensor> all) {
+  std::optional<at::Device> device;
+  for (auto& x : all) {
+    if (!is_staged(x.device())) {
+      x = contiguous(x);
+      continue;
+    }
+    if (!x.is_cpu() && x.numel() > 0) device = x.device();
+    x = empty(x.sizes(), host_options(x.options())).copy_(resolved(x), /*non_blocking=*/true);
+  }
+  if (device) {
+    const c10::impl::VirtualGuardImpl guard(device->type());
+    guard.synchronizeStream(guard.getStream(*device));
+  }
+  return all;
 }
 
 at::Tensor for_receiving(at::IntArrayRef sizes, const at::TensorOptions& options) {
@@ -50,10 +65,11 @@ StreamOrder::StreamOrder(const at::Tensor& x) : device_(x.device()) {
   ready_->record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
 }
 
-at::Tensor StreamOrder::run(const std::function<at::Tensor()>& apply) {
+at::Tensor StreamOrder::run(const at::Tensor& x, const std::function<at::Tensor()>& apply) {
   if (!ready_) return apply();
   const auto side = c10::impl::VirtualGuardImpl(device_.type()).getStreamFromGlobalPool(device_);
   ready_->block(side);
+  if (x.has_storage()) x.record_stream(side);
   const c10::StreamGuard in_side(side);
   auto result = apply();
   done_.emplace(device_.type());

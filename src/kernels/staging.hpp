@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <optional>
+#include <vector>
 
 namespace distdl::kernels {
 
@@ -21,6 +22,8 @@ bool is_staged(const at::Device& device);
 
 /// x in contiguous memory that MPI can read: x itself, or a copy of it.
 at::Tensor for_sending(const at::Tensor& x);
+/// The same for several tensors of a device, with a single wait for its stream.
+std::vector<at::Tensor> for_sending(std::vector<at::Tensor> all);
 
 /// Like empty(), in memory that MPI can write.
 at::Tensor for_receiving(at::IntArrayRef sizes, const at::TensorOptions& options);
@@ -36,8 +39,8 @@ at::Tensor delivered_sum(const at::Tensor& sum, const at::Device& device, c10::S
 class StreamOrder {
  public:
   explicit StreamOrder(const at::Tensor& x);
-  /// Applies the operator on the thread that calls this.
-  at::Tensor run(const std::function<at::Tensor()>& apply);
+  /// Applies the operator to x on the thread that calls this.
+  at::Tensor run(const at::Tensor& x, const std::function<at::Tensor()>& apply);
   /// Lets the waiting thread's stream wait for the result.
   void join(const at::Tensor& result) const;
 

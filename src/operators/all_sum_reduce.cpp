@@ -32,7 +32,7 @@ void AllSumReduce::send(const at::Tensor& x, Messages& messages) const {
 at::Tensor AllSumReduce::apply(const at::Tensor& x, EarlySend early) const {
   if (!group_->communicator) return copy_of(x);
   const auto own = for_sending(converted(x, sum_type(x.scalar_type()).accumulate));
-  const auto result = for_receiving(own.sizes(), own.options());
+  const auto result = for_receiving(own.sizes(), x.options().dtype(own.dtype()));
   add_up(own, result, early);
   return delivered_sum(result, x.device(), x.scalar_type());
 }

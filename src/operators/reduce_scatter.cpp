@@ -29,10 +29,21 @@ bool ReduceScatter::can_send_early(const at::Tensor& /*x*/) const {
 
 void ReduceScatter::send(const at::Tensor& x, Messages& messages) const {
   if (!plan_->group) return;
-  const auto terms = converted(x, accumulate_type(x.scalar_type()));
+  send_to_others(for_ranks(converted(x, accumulate_type(x.scalar_type())), false), messages);
+}
+
+std::vector<at::Tensor> ReduceScatter::for_ranks(const at::Tensor& terms, bool with_own) const {
+  std::vector<at::Tensor> parts;
   for (std::size_t r = 0; r < plan_->blocks.size(); ++r) {
-    if (static_cast<int>(r) == plan_->group->rank()) continue;
-    messages.send(for_sending(view_of(terms, plan_->blocks[r])), plan_->ranks[r]);
+    const bool is_own = static_cast<int>(r) == plan_->group->rank();
+    parts.push_back(is_own && !with_own ? empty({0}, terms.options()) : view_of(terms, plan_->blocks[r]));
+  }
+  return for_sending(std::move(parts));
+}
+
+void ReduceScatter::send_to_others(const std::vector<at::Tensor>& parts, Messages& messages) const {
+  for (std::size_t r = 0; r < parts.size(); ++r) {
+    if (static_cast<int>(r) != plan_->group->rank()) messages.send(parts[r], plan_->ranks[r]);
   }
 }
 
@@ -48,8 +59,10 @@ void ReduceScatter::add_up(const at::Tensor& own, const at::Tensor& result, Earl
   switch (route()) {
     case SumRoute::direct: {
       Messages messages(id_->rank_set, early.tag);
-      if (!early.sent) send(own, messages);
-      const auto block = for_sending(view_of(own, plan_->blocks[static_cast<std::size_t>(plan_->group->rank())]));
+      const auto me = static_cast<std::size_t>(plan_->group->rank());
+      const auto parts = early.sent ? std::vector<at::Tensor>{} : for_ranks(own, true);
+      send_to_others(parts, messages);
+      const auto block = early.sent ? for_sending(view_of(own, plan_->blocks[me])) : parts[me];
       DirectSum sum(messages, plan_->ranks, block, result);
       messages.wait_all();
       sum.add_up();
@@ -57,11 +70,8 @@ void ReduceScatter::add_up(const at::Tensor& own, const at::Tensor& result, Earl
     }
     case SumRoute::blocks: {
       SumLayout layout{.contributors = all_ranks(*plan_->group), .offsets = {0}, .receivers = {}};
-      std::vector<at::Tensor> parts;
-      for (const auto& box : plan_->blocks) {
-        parts.push_back(for_sending(view_of(own, box)));
-        layout.offsets.push_back(layout.offsets.back() + parts.back().numel());
-      }
+      const auto parts = for_ranks(own, true);
+      for (const auto& part : parts) layout.offsets.push_back(layout.offsets.back() + part.numel());
       BlockSum sum(*plan_->group, std::move(layout), parts, result);
       sum.add();
       sum.finish();
@@ -74,16 +84,17 @@ void ReduceScatter::add_up(const at::Tensor& own, const at::Tensor& result, Earl
 
 void ReduceScatter::add_up_by_mpi(const at::Tensor& own, const at::Tensor& result) const {
   // MPI scatters blocks that follow each other in memory.
-  const auto packed = for_receiving({own.numel()}, own.options());
+  const auto in_order = empty({own.numel()}, own.options());
   const auto sum = sum_type(own.scalar_type());
   std::vector<comm::Count> counts;
   std::int64_t start = 0;
   for (const auto& box : plan_->blocks) {
     const auto size = geometry::volume(box);
-    copy_region(resolved(view_of(own, box)), packed.narrow(0, start, size).view(geometry::shape_of(box)));
+    copy_region(resolved(view_of(own, box)), in_order.narrow(0, start, size).view(geometry::shape_of(box)));
     counts.push_back(sum.count_of(size, "MPI_Ireduce_scatter"));
     start += size;
   }
+  const auto packed = for_sending(in_order);
   comm::Requests requests;
   requests.keep(packed);
   requests.keep(result);

@@ -21,6 +21,9 @@ class ReduceScatter final : public LinearOperator {
 
  private:
   SumRoute route() const;
+  /// The blocks of this rank's terms, ready to be sent: also its own block, or no elements for it.
+  std::vector<at::Tensor> for_ranks(const at::Tensor& terms, bool with_own) const;
+  void send_to_others(const std::vector<at::Tensor>& parts, Messages& messages) const;
   /// Adds up the group's tensors of all blocks; `result` is for this rank's block.
   void add_up(const at::Tensor& own, const at::Tensor& result, EarlySend early) const;
   void add_up_by_mpi(const at::Tensor& own, const at::Tensor& result) const;

@@ -68,10 +68,20 @@ bool RegionExchange::can_send_early(const at::Tensor& x) const {
 }
 
 void RegionExchange::send(const at::Tensor& x, Messages& messages) const {
+  std::vector<at::Tensor> regions;
+  std::vector<int> ranks;
   for (const auto& [rank, region] : from_->messages) {
     if (rank == id_->rank_set.communicator->rank()) continue;
-    messages.send(for_sending(view_of(x, region)), rank);
+    const auto view = view_of(x, region);
+    if (x.is_cpu()) {  // each leaves while the next is copied
+      messages.send(for_sending(view), rank);
+    } else {
+      regions.push_back(view);
+      ranks.push_back(rank);
+    }
   }
+  const auto staged = for_sending(std::move(regions));
+  for (std::size_t i = 0; i < ranks.size(); ++i) messages.send(staged[i], ranks[i]);
 }
 
 at::Tensor RegionExchange::apply(const at::Tensor& x, EarlySend early) const {

@@ -38,7 +38,7 @@ void SumReduce::send(const at::Tensor& x, Messages& messages) const {
 
 at::Tensor SumReduce::apply(const at::Tensor& x, EarlySend early) const {
   const auto own = for_sending(converted(x, sum_type(plan_->at_root.dtype).accumulate));
-  auto result = for_receiving(plan_->at_root.sizes, own.options());
+  auto result = for_receiving(plan_->at_root.sizes, x.options().dtype(own.dtype()));
   Messages messages(id_->rank_set, early.tag);
   if (!early.sent) send(own, messages);
   comm::Requests requests;

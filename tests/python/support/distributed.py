@@ -34,7 +34,7 @@ def off(ours, expected, tolerance=1e-10):
     if ours.shape != expected.shape:
         return f"shape {list(ours.shape)}, not {list(expected.shape)}"
     largest = max(1e-3, float(expected.detach().abs().max())) if expected.numel() else 1.0
-    error = float((ours.double() - expected.double()).detach().abs().max()) if ours.numel() else 0.0
+    error = float((ours.cpu().double() - expected.double()).detach().abs().max()) if ours.numel() else 0.0
     return "" if error <= tolerance * largest else f"off by {error:.1e} of {largest:.1e}"
 
 
@@ -47,17 +47,17 @@ def assert_none(problems):
 def step(model, x, gather=lambda y: y):
     """The results of a model, and the loss of them."""
     leaves = [leaf for leaf in tree_leaves(gather(model(x))) if isinstance(leaf, torch.Tensor)]
-    loss = sum((leaf * noise(leaf.shape, seed=i)).sum() for i, leaf in enumerate(leaves))
+    loss = sum((leaf * noise(leaf.shape, seed=i).to(leaf.device)).sum() for i, leaf in enumerate(leaves))
     return leaves, loss
 
 
-def assert_equal_models(model, shape, split, training=True, **options):
-    """Results and gradients, and what training leaves in buffers. Returns the model over partitions."""
+def assert_equal_models(model, shape, split, training=True, device="cpu", **options):
+    """Results and gradients, and what training leaves in buffers. Returns the model over partitions, on the device."""
     sequential = copy.deepcopy(model).train(training)
     P_x = grid(P_world, split)
-    ours = distdl.distribute(model, P_x, **options).train(training)
+    ours = distdl.distribute(model, P_x, **options).to(device).train(training)
     whole = noise(shape, seed=1).requires_grad_()
-    x = distdl.scatter(whole.detach(), P_x).detach().requires_grad_()
+    x = distdl.scatter(whole.detach(), P_x).detach().to(device).requires_grad_()
     leaves, loss = step(ours, x, lambda y: distdl.gather(y, ours.output_partition))
     loss.backward()
     expected, loss = step(sequential, whole)

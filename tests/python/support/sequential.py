@@ -3,6 +3,7 @@
 import itertools
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 import distdl
 from support.blocks import balanced
@@ -53,7 +54,9 @@ def joined(local_part, shape, slices):
     """The sum of all ranks' parts of a tensor, each at its place; on all ranks."""
     whole = None
     for part in together(
-        None if slices is None else (slices, local_part.detach().clone().reshape([s.stop - s.start for s in slices]))
+        None
+        if slices is None
+        else (slices, local_part.detach().cpu().clone().reshape([s.stop - s.start for s in slices]))
     ):
         if part is not None:
             whole = torch.zeros(tuple(shape), dtype=part[1].dtype) if whole is None else whole
@@ -112,15 +115,17 @@ def close(result, whole, tolerance):
     return torch.allclose(result, whole, rtol=0, atol=tolerance * scale, equal_nan=True)
 
 
-def assert_equals_sequential(example, P, sizes=None, layout="owner"):
+def assert_equals_sequential(example, P, sizes=None, layout="owner", device="cpu"):
     """The results of the layer on P, put together, are its twin's. `sizes`: of the blocks along the axes of P.
+
+    The layer is on the device, its twin on the CPU.
 
     Compared are the results, the gradients of all inputs and parameters, the second derivatives, and
     ``state_dict()`` afterwards. Returns the layer.
     """
     twin = example.twin()
     with distdl.parameter_layout(layout):
-        layer = example.make(twin, P)
+        layer = example.make(twin, P).to(device)
     wholes, names = example.inputs(), [name for name, _ in twin.named_parameters()]
     assert [name for name, _ in layer.named_parameters()] == names
     chosen = example.differentiable
@@ -128,11 +133,12 @@ def assert_equals_sequential(example, P, sizes=None, layout="owner"):
         chosen = [i for i, x in enumerate(wholes) if x.is_floating_point() or x.is_complex()]
     layouts = layouts_of(layer)
 
-    own = [block(x, P, cut, sizes) for x, cut in zip(wholes, example.cuts, strict=True)]
+    own = [block(x, P, cut, sizes).to(device) for x, cut in zip(wholes, example.cuts, strict=True)]
+    call = tree_map_only(torch.Tensor, lambda x: x.to(device), example.call)
     for i in chosen:
         wholes[i].requires_grad_()
         own[i].requires_grad_()
-    results, own_results = as_tuple(twin(*wholes, **example.call)), as_tuple(layer(*own, **example.call))
+    results, own_results = as_tuple(twin(*wholes, **example.call)), as_tuple(layer(*own, **call))
     assert len(results) == len(own_results) == len(example.results)
 
     where = [(example.cuts[i], ()) for i in chosen]
@@ -144,7 +150,10 @@ def assert_equals_sequential(example, P, sizes=None, layout="owner"):
             f"(shape, expected shape, dtype) of the result on each rank: {everyone}"
         )
         if cut is None:
-            assert all(close(copy, y.detach(), example.tolerance) for copy in together(own_y.detach())), (own_y, y)
+            assert all(close(copy, y.detach(), example.tolerance) for copy in together(own_y.detach().cpu())), (
+                own_y,
+                y,
+            )
         else:
             whole = joined_blocks(own_y, P, y.shape, cut, sizes, first_of)
             assert close(whole, y.detach(), example.tolerance), (whole, y)
@@ -162,7 +171,7 @@ def assert_equals_sequential(example, P, sizes=None, layout="owner"):
             for name, t in zip(used, tensors[len(where) :], strict=True):
                 at = parameter_slices(layouts[name])
                 parts.append(t[at].clone() if at is not None else t.new_zeros(layouts[name].local_shape))
-            return parts
+            return [part.to(device) for part in parts]
 
         def whole_leaves(parts):
             joined_leaves = [
@@ -177,7 +186,7 @@ def assert_equals_sequential(example, P, sizes=None, layout="owner"):
             [results[i] for i in graph], leaves, [c.clone() for c in cotangents], directions, example.second
         )
         own_cotangents = [
-            block(c, P, outcome[i][0], sizes, outcome[i][1]) for i, c in zip(graph, cotangents, strict=True)
+            block(c, P, outcome[i][0], sizes, outcome[i][1]).to(device) for i, c in zip(graph, cotangents, strict=True)
         ]
         own_first, own_second = derivatives(
             [own_results[i] for i in graph], own_leaves, own_cotangents, of_leaves(directions), example.second
@@ -199,5 +208,5 @@ def assert_equals_sequential(example, P, sizes=None, layout="owner"):
         expected = twin.state_dict()
         assert set(state) == set(expected), (set(state), set(expected))
         for name, value in expected.items():
-            assert close(state[name], value, 10 * example.tolerance), (name, state[name], value)
+            assert close(state[name].cpu(), value, 10 * example.tolerance), (name, state[name], value)
     return layer

@@ -1,0 +1,65 @@
+"""Operators on the device: the bits of the CPU, and a wait for the device at most once a call."""
+
+import gc
+
+import pytest
+import torch
+
+from support.cases import CASES
+from support.ranks import job
+from support.tensors import same_bits, values
+
+
+def halves(layer):
+    return lambda x: layer.wait(layer.start(x))
+
+
+def derivatives(function, x, weight):
+    """The result, and the first and second derivatives of a function of it that is not linear."""
+    x = x.clone().requires_grad_()
+    y = function(x)
+    (first,) = torch.autograd.grad((y.square() * weight.reshape(y.shape)).sum(), x, create_graph=True)
+    return y, first, *torch.autograd.grad(first.square().sum(), x)
+
+
+@pytest.mark.parametrize("make", CASES.values(), ids=CASES)
+@pytest.mark.parametrize("way", [lambda layer: layer, halves], ids=["call", "halves"])
+def test_bits_of_the_cpu(P_world, make, way):
+    case = make(P_world)
+    x = values(case.shape, seed=job.rank)
+    weight = values(case.operator(x).shape, seed=100 + job.rank)
+    expected = derivatives(case.operator, x, weight)
+    results = derivatives(way(case.operator), x.to("lagging"), weight.to("lagging"))
+    assert all(y.device.type == "lagging" for y in results)
+    assert all(same_bits(y.cpu(), z) for y, z in zip(results, expected, strict=True))
+
+
+@pytest.mark.parametrize("make", CASES.values(), ids=CASES)
+def test_waits_for_the_device(P_world, make, lagging):
+    """Once, where a rank sends: for the copies to the memory of the host."""
+    case = make(P_world)
+    x = values(case.shape, seed=job.rank).to("lagging")
+    case.operator(x)
+    lagging.synchronize()
+    lagging.fallbacks()
+    before = lagging.synchronizations()
+    y = case.operator(x)
+    assert lagging.synchronizations() - before <= 1
+    assert lagging.fallbacks() == []
+    del y
+
+
+@pytest.mark.parametrize("make", CASES.values(), ids=CASES)
+def test_memory_that_is_dropped_while_streams_use_it(P_world, make):
+    """The input, before the result is waited for in another stream; and the result, after its use is queued."""
+    case = make(P_world)
+    x = values(case.shape, seed=job.rank)
+    expected = case.operator(x)
+    started = case.operator.start(x.to("lagging"))
+    with torch.Stream("lagging"):
+        y = case.operator.wait(started)
+        del started
+        used = y.clone()
+        del y
+        gc.collect()
+        assert same_bits(used.cpu(), expected)
