@@ -50,8 +50,9 @@ def sh(command, seconds=3600, **environment):
 def copy():
     """The files that git knows or does not ignore; the sources of a build stay as they were built."""
     files = subprocess.check_output(["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=ROOT, text=True)
+    begun = (TREE / "src").exists()
     for name in filter(None, files.split("\0")):
-        if (ROOT / name).exists() and not ((TREE / "built").exists() and name.startswith(("src/", "CMake"))):
+        if (ROOT / name).exists() and not (begun and name.startswith(("src/", "CMake"))):
             (TREE / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, TREE / name)
 
@@ -70,26 +71,28 @@ def draw(count, seed):
     return drawn
 
 
-def build(changes, count):
+def build(changes, count, wrong, save):
     """All changes of C++ in one build. Returns those that compile, as many as are asked for, and those of Python."""
-    core = {i: change for i, change in enumerate(changes) if change[0].endswith(".cpp")}
     flags = f"-O1 -w -include {HERE}/switch.hpp"
     configure = (
         f"cmake -S . -G Ninja -DCMAKE_UNITY_BUILD=ON -DCMAKE_BUILD_TYPE=Release -DPython_EXECUTABLE={sys.executable} \
       -DCMAKE_COMPILE_WARNING_AS_ERROR=OFF '-DCMAKE_CXX_FLAGS_RELEASE={flags}' -B"
     )
-    wrong = [None]
-    while wrong:
+    status = 1
+    while status:
+        core = {i: change for i, change in enumerate(changes) if change[0].endswith(".cpp") and i not in wrong}
         for file in {change[0] for change in changes if change[0].endswith(".cpp")}:
             lines = (ROOT / file).read_text().splitlines()
             for i, (_, line, _, _, replaced) in ((i, change) for i, change in core.items() if change[0] == file):
                 lines[line - 1] = replaced(i)
-            (TREE / file).write_text("\n".join(lines) + "\n")
+            if (TREE / file).read_text().splitlines() != lines:
+                (TREE / file).write_text("\n".join(lines) + "\n")
         status, said = sh(f"{configure} build && cmake --build build -- -k 0")
         places = {(file, int(line)) for file, line in re.findall(r"(src/[\w/]+\.cpp):(\d+):\d+: +(?:error|requ)", said)}
-        wrong = [i for i, change in core.items() if change[:2] in places] if status else []
-        assert status == 0 or wrong, said[-3000:]
-        core = {i: change for i, change in core.items() if i not in wrong}
+        found = [i for i, change in core.items() if change[:2] in places]
+        assert status == 0 or found, said[-3000:]
+        wrong += found if status else []
+        save()
     mpi = f"mpicxx -std=c++20 {flags} -Isrc"
     status, said = sh(f"""set -e
       cp build/_core*.so build/_build_info.py python/distdl/
@@ -100,85 +103,74 @@ def build(changes, count):
       for name in {" ".join(PROGRAMS)}; do
         {mpi} tests/cpp/$name.cpp $PWD/libparts.so -o programs/$(basename $name)
       done
-      mpicxx -std=c++20 -O1 -shared -fPIC -Isrc tests/pmpi/observer.cpp -o observer.so
-      touch built""")
+      mpicxx -std=c++20 -O1 -shared -fPIC -Isrc tests/pmpi/observer.cpp -o observer.so""")
     assert status == 0, said[-3000:]
     return [i for i, change in enumerate(changes) if change[0].endswith(".py") or i in [*core][: count // 2]]
 
 
 def job(size, arguments, seconds, **environment):
     """The status of a job of pytest, and what it says."""
-    pytest = f"python -m mpi4py -m pytest -q -p reaching -o faulthandler_timeout=120 {' '.join(arguments)}"
+    pytest = f"python -m mpi4py -m pytest -q -p trying -o faulthandler_timeout=0 {' '.join(arguments)}"
     # Every test, and a quarter of each table. On one rank, where tests that start jobs take turns, all of them.
     drawn = {"DISTDL_TEST_RANKS": str(size), **({"DISTDL_SEED": "mutations"} if size > 1 else {})}
     return sh(f"mpiexec -n {size} {pytest}", seconds, **drawn, **environment)
 
 
-@functools.cache
-def starts_jobs(file):
-    """Whether tests of a file start jobs, of which nothing is recorded in Python."""
-    return "support.jobs" in (TREE / file).read_text()
+def rows_of(log):
+    """What the jobs said in a log: lists of a kind, a test, and mostly a change."""
+    return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
 
 
-def record(size, changes):
-    """For each change, the seconds of the tests that reach it in a job of this size, by name, the shortest first."""
-    if not list(WORK.glob(f"reached.{size}.*")):
-        said = job(size, [], 3600, MUTATIONS_RECORD=f"{WORK}/reached")[1].strip().splitlines()[-1:]
-        print(f"recorded on {size} ranks: {said}", flush=True)
-    reaching = defaultdict(dict)
-    for path in WORK.glob(f"reached.{size}.*"):
-        recorded = json.loads(path.read_text())
-        tests, always = recorded["tests"], recorded["tests"].pop("")[1]
-        for i, (file, line, last, *_) in changes.items():
-            if file.endswith(".py"):
-                covered = recorded["lines"].get(file, {})
-                names = {name for at in range(line, last + 1) for name in covered.get(str(at), ())}
-            else:
-                names = tests if i in always else {name for name, (_, reached) in tests.items() if i in reached}
-            if size == 1 and not names:  # a job that a test starts may reach it
-                names = {name for name in tests if starts_jobs(name.partition("::")[0])}
-            reaching[i].update({name: tests[name][0] for name in names if name in tests})
-    for i, tests in reaching.items():  # two cases of each table
-        ends = defaultdict(list)
-        for name in sorted(tests, key=lambda name: (len(name), name)):
-            ends[name.partition("[")[0]] = [*ends[name.partition("[")[0]][:1], name]
-        reaching[i] = {
-            name: tests[name] for name in sorted((name for few in ends.values() for name in few), key=tests.get)
-        }
-    return reaching
+def found_by(logs):
+    """The test that finds each change."""
+    return {row[2]: row[1] for log in logs for row in rows_of(log) if row[0] == "found"}
 
 
-def finder(i, file, size, tests, files):
-    """What finds a change on so many ranks: one of the tests that reach it, or of these files; None if nothing does."""
-    switch = {"MUTATION": str(i)} if file.endswith(".cpp") else {}
-    first = size == SIZES[0] and switch and not files
-    if first and WITHOUT_TORCH.match(file):
-        on_ranks = [f"mpiexec -n {ranks} programs/{Path(name).name}" for name, ranks in PROGRAMS.items()]
-        for command in ("for test in geometry/test_*; do $test || exit 1; done", *on_ranks):
-            if sh(command, 200, **switch)[0]:
-                return command.rpartition("/")[2] if "mpiexec" in command else "geometry"
-    if tests or files:
-        (WORK / "tests.json").write_text(json.dumps(list(tests)))
-        chosen = {} if files else {"MUTATIONS_TESTS": f"{WORK}/tests.json"}
-        arguments = ["-x", *(["--whole", *files] if files else {name.partition("::")[0] for name in tests})]
-        status, said = job(size, arguments, min(1200, 120 + 3 * sum(tests.values())), **switch, **chosen)
-        if status not in (0, 5):  # 5: no test runs
-            return f"{size} ranks, " + next(iter(re.findall(r"FAILED \S*/(\S+)", said)), f"status {status}")
-    for command in OTHER_JOBS if first else ():
-        if sh(
-            f"tree=$PWD; cd tests/python; {command.replace('$PWD', '$tree')}", 300, DISTDL_SEED="mutations", **switch
-        )[0]:
-            return command.rpartition("/")[2]
+def try_in_tests(size, left, files, seconds, log):
+    """Each test, then again with each change that it reaches, in as few jobs as these allow."""
+    same = 0
+    while same < 3:
+        wanted = json.dumps([i for i in left if i not in found_by([log])])
+        before = len(rows_of(log))
+        status, said = job(
+            size, files, 36000, MUTATIONS_LOG=str(log), MUTATIONS_WANTED=wanted, MUTATIONS_SECONDS=str(seconds)
+        )
+        last = (rows_of(log) or [["", ""]])[-1]
+        if last[0] == "try":
+            with log.open("a") as file:
+                file.write(json.dumps(["found", f"{last[1]}, which does not end", last[2]]) + "\n")
+        elif status in (0, 1, 5):
+            break
+        same = 0 if len(rows_of(log)) > before + 1 else same + 1
+    else:
+        print(said[-2000:])
+
+
+def try_from_start(i, file, size, tests):
+    """What finds a change that is switched on before the first import; None if nothing does."""
+    switch = {"MUTATION": str(i)}
+    status, said = job(size, ["-x", *(f"'{test}'" for test in tests)], 600, **switch, **NO_LOG)
+    if status not in (0, 5):  # 5: no test runs
+        return next(iter(re.findall(r"FAILED (\S+)", said)), f"status {status}")
+    if not file.endswith(".cpp") or size != SIZES[0]:
+        return None
+    on_ranks = [f"mpiexec -n {ranks} programs/{Path(name).name}" for name, ranks in PROGRAMS.items()]
+    in_core = ("for test in geometry/test_*; do $test || exit 1; done", *on_ranks) if WITHOUT_TORCH.match(file) else ()
+    for command in (*in_core, *(f"tree=$PWD; cd tests/python; {command.replace('$PWD', '$tree')}" for command in OTHER_JOBS)):
+        if sh(command, 300, DISTDL_SEED="mutations", **switch)[0]:
+            return command.rpartition("/")[2] if "mpiexec" in command else "geometry"
     return None
 
 
 def main():
-    """Draw, build, record, try, and print."""
+    """Draw, build, try, and print."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("count", type=int, nargs="?", default=200)
     parser.add_argument("tests", nargs="*")
     parser.add_argument("--seed", default="0")
     parser.add_argument("--only", default="")
+    parser.add_argument("--ranks", type=int, nargs="*", default=SIZES)
+    parser.add_argument("--seconds", type=float, default=30)
     options = parser.parse_args()
     WORK.mkdir(parents=True, exist_ok=True)
     drawn = draw(options.count, options.seed)
@@ -187,30 +179,27 @@ def main():
     if of_these != saved.get("of"):
         shutil.rmtree(WORK)
         copy()
-        saved = {"of": of_these, "kept": list(build(drawn, options.count)), "found": []}
-        state.write_text(json.dumps(saved))
+        saved = {"of": of_these, "wrong": []}
     copy()
+    if "kept" not in saved:
+        saved["kept"] = build(drawn, options.count, saved["wrong"], lambda: state.write_text(json.dumps(saved)))
+        state.write_text(json.dumps(saved))
+    for i in saved["kept"]:
+        file, *_, source_with = drawn[i]
+        if file.endswith(".py"):
+            (TREE / file).write_text(source_with(i))
     equivalent = set((HERE / "equivalent.txt").read_text().splitlines())
     changes = {i: drawn[i] for i in saved["kept"] if f"{drawn[i][0]}  {drawn[i][3]}" not in equivalent}
     rows = {i: f"{file}:{line}  {description}" for i, (file, line, _, description, _) in changes.items()}
-    left = [i for i in rows if options.only in rows[i] and i not in saved["found"]]
-    random.Random(options.seed).shuffle(left)
-    for size in SIZES:
-        reaching = {} if options.tests else record(size, changes)
-        for i in list(left):
-            file, _, _, _, replaced = changes[i]
-            if file.endswith(".py"):
-                (TREE / file).write_text(replaced(i))
-            by = finder(i, file, size, reaching.get(i, {}), options.tests)
-            if file.endswith(".py"):
-                shutil.copy2(ROOT / file, TREE / file)
-            if by:
-                left.remove(i)
-                saved["found"].append(i)
-                state.write_text(json.dumps(saved))
-            print(f"{by or f'not found by {len(reaching.get(i, {}))} tests on {size} ranks'}\t{rows[i]}", flush=True)
-    found = len(saved["found"])
-    print(f"\n{found} of {len(rows)} changes are found. These are not:", *(rows[i] for i in left), sep="\n")
+    files = options.tests or sorted(str(path.relative_to(TREE)) for path in TREE.glob("tests/python/**/test_*.py"))
+    for size in options.ranks:
+        for begin in range(0, len(files), 8):
+            left = [i for i in rows if i not in found_by(WORK.glob("log.*")) and options.only in rows[i]]
+            try_in_tests(size, left, files[begin : begin + 8], options.seconds, WORK / f"log.{size}")
+            print(f"{len(rows) - len(left)} of {len(rows)} are found, {begin} files, {size} ranks", flush=True)
+    found = found_by(WORK.glob("log.*"))
+    print(f"\n{len(found.keys() & rows)} of {len(rows)} changes are found. These are not:")
+    print(*(f"{i} {rows[i]}" for i in rows if i not in found), sep="\n")
 
 
 if __name__ == "__main__":
