@@ -1,16 +1,17 @@
 """Makes small changes in src and in python/distdl, in a copy, and prints which of them no test finds.
 
-``bash tests/commands.sh mutations [N] [--seed S] [--only TEXT] [TESTS...]`` makes N changes (200), half of them in C++.
-It goes on where it was ended. ``--only`` tries those whose row has TEXT; with TESTS, by all cases of these files in
-place of the tests that reach a change. A change of which a job fails, or does not end, is found.
+``bash tests/commands.sh mutations [N] [--seed S] [--only TEXT] [--ranks N...] [TESTS...]`` makes N changes (200), half of
+them in C++. It goes on where it was ended. ``--only`` tries those whose row has TEXT; ``--ranks`` names the sizes of the
+jobs; with TESTS, by all cases of these files. A change with which a test fails, or does not end, is found.
 
 mutmut and mull start a process for each change and test; here a test is a job of several ranks, which takes seconds to
-start. So all changes of C++ are in one build, as switches (switch.hpp), and a run of all tests records which of them
-reach which change (reaching.py). `equivalent.txt` has changes that no test can find, with the reasons below them.
+start. So all changes are switches in one copy (switch.hpp, switched.py), and a job that has run a test runs it again for
+each change that the test has reached and no test has found (trying.py). Those left, and those that are reached by imports
+alone, are then tried in processes that begin with them. `equivalent.txt` has changes that no test can find, with the
+reasons below them.
 """
 
 import argparse
-import functools
 import json
 import os
 import random
@@ -25,7 +26,6 @@ from changes import core_changes, package_changes
 
 HERE, ROOT = Path(__file__).resolve().parent, Path(__file__).resolve().parents[2]
 WORK, TREE = ROOT / "build/mutations", ROOT / "build/mutations/tree"
-SIZES = (2, 1, 3)  # of jobs, in the order in which they try a change
 WITHOUT_TORCH = re.compile(r"src/(base|geometry|comm|agreement|operators/sum_route)")
 PROGRAMS = {  # and their ranks
     "comm/test_vote": 3, "comm/test_vote_programs": 3, "comm/test_many_ranks": 66, "agreement/test_layer_call": 3,
@@ -68,7 +68,7 @@ def draw(count, seed):
                 by_line[str(path.relative_to(ROOT)), change[0]].append(change)
         drawn += [(file, *chance.choice(by_line[file, line]))
                   for file, line in chance.sample(sorted(by_line), min(number, len(by_line)))]  # fmt: skip
-    return drawn
+    return [change for change in drawn if change[3]]  # a change that is of no use has no description
 
 
 def build(changes, count, wrong, save):
@@ -110,55 +110,58 @@ def build(changes, count, wrong, save):
 
 def job(size, arguments, seconds, **environment):
     """The status of a job of pytest, and what it says."""
-    pytest = f"python -m mpi4py -m pytest -q -p trying -o faulthandler_timeout=0 {' '.join(arguments)}"
+    pytest = f"python -m mpi4py -m pytest -q -o faulthandler_timeout=0 {' '.join(arguments)}"
     # Every test, and a quarter of each table. On one rank, where tests that start jobs take turns, all of them.
     drawn = {"DISTDL_TEST_RANKS": str(size), **({"DISTDL_SEED": "mutations"} if size > 1 else {})}
     return sh(f"mpiexec -n {size} {pytest}", seconds, **drawn, **environment)
 
 
 def rows_of(log):
-    """What the jobs said in a log: lists of a kind, a test, and mostly a change."""
+    """What the jobs wrote: lists of a kind, a test, and mostly a change."""
     return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
 
 
-def found_by(logs):
-    """The test that finds each change."""
-    return {row[2]: row[1] for log in logs for row in rows_of(log) if row[0] == "found"}
+def found():
+    """What finds each change that is found."""
+    return {row[2]: row[1] for log in WORK.glob("log.*") for row in rows_of(log) if row[0] == "found"}
 
 
-def try_in_tests(size, left, files, seconds, log):
+def write(log, *row):
+    with log.open("a") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+def try_in_tests(size, left, arguments, **environment):
     """Each test, then again with each change that it reaches, in as few jobs as these allow."""
-    same = 0
-    while same < 3:
-        wanted = json.dumps([i for i in left if i not in found_by([log])])
-        before = len(rows_of(log))
-        status, said = job(
-            size, files, 36000, MUTATIONS_LOG=str(log), MUTATIONS_WANTED=wanted, MUTATIONS_SECONDS=str(seconds)
-        )
-        last = (rows_of(log) or [["", ""]])[-1]
-        if last[0] == "try":
-            with log.open("a") as file:
-                file.write(json.dumps(["found", f"{last[1]}, which does not end", last[2]]) + "\n")
+    log, without_progress = WORK / f"log.{size}", 0
+    while without_progress < 3:
+        before, wanted = len(rows_of(log)), json.dumps([i for i in left if i not in found()])
+        options = {"MUTATIONS_LOG": str(log), "MUTATIONS_WANTED": wanted, "MUTATIONS_SECONDS": "30", **environment}
+        status, said = job(size, ["-p trying", *arguments], 36000, **options)
+        rows = rows_of(log)
+        if rows and rows[-1][0] == "try":
+            write(log, "found", f"{rows[-1][1]}, which does not end", rows[-1][2])
         elif status in (0, 1, 5):
-            break
-        same = 0 if len(rows_of(log)) > before + 1 else same + 1
-    else:
-        print(said[-2000:])
+            return
+        without_progress = 0 if len(rows) > before + 1 else without_progress + 1
+    print(said[-2000:])
 
 
-def try_from_start(i, file, size, tests):
-    """What finds a change that is switched on before the first import; None if nothing does."""
-    switch = {"MUTATION": str(i)}
-    status, said = job(size, ["-x", *(f"'{test}'" for test in tests)], 600, **switch, **NO_LOG)
+def finder(i, file):
+    """What finds a change that is there before the first import; None if nothing does."""
+    tests = [row[1] for log in WORK.glob("log.*") for row in rows_of(log) if row[0] in ("survived", "missed") and row[2] == i]
+    few = {test.partition("::")[0] for test in tests[:5]} or {"tests/python/partitions", "tests/python/nn/test_linear.py"}
+    status, said = job(2, ["-x", *sorted(few)], 600, MUTATION=str(i))
     if status not in (0, 5):  # 5: no test runs
         return next(iter(re.findall(r"FAILED (\S+)", said)), f"status {status}")
-    if not file.endswith(".cpp") or size != SIZES[0]:
+    if not file.endswith(".cpp"):
         return None
-    on_ranks = [f"mpiexec -n {ranks} programs/{Path(name).name}" for name, ranks in PROGRAMS.items()]
-    in_core = ("for test in geometry/test_*; do $test || exit 1; done", *on_ranks) if WITHOUT_TORCH.match(file) else ()
-    for command in (*in_core, *(f"tree=$PWD; cd tests/python; {command.replace('$PWD', '$tree')}" for command in OTHER_JOBS)):
-        if sh(command, 300, DISTDL_SEED="mutations", **switch)[0]:
-            return command.rpartition("/")[2] if "mpiexec" in command else "geometry"
+    programs = [f"mpiexec -n {ranks} programs/{Path(name).name}" for name, ranks in PROGRAMS.items()]
+    geometry = "for test in geometry/test_*; do $test || exit 1; done"
+    in_tests = [f"tree=$PWD; cd tests/python; {command.replace('$PWD', '$tree')}" for command in OTHER_JOBS]
+    for command in (*((geometry, *programs) if WITHOUT_TORCH.match(file) else ()), *in_tests):
+        if sh(command, 300, DISTDL_SEED="mutations", MUTATION=str(i))[0]:
+            return command.rpartition("/")[2]
     return None
 
 
@@ -169,8 +172,7 @@ def main():
     parser.add_argument("tests", nargs="*")
     parser.add_argument("--seed", default="0")
     parser.add_argument("--only", default="")
-    parser.add_argument("--ranks", type=int, nargs="*", default=SIZES)
-    parser.add_argument("--seconds", type=float, default=30)
+    parser.add_argument("--ranks", type=int, nargs="*", default=[2, 1, 3])
     options = parser.parse_args()
     WORK.mkdir(parents=True, exist_ok=True)
     drawn = draw(options.count, options.seed)
@@ -178,7 +180,6 @@ def main():
     saved = json.loads(state.read_text()) if state.exists() else {}
     if of_these != saved.get("of"):
         shutil.rmtree(WORK)
-        copy()
         saved = {"of": of_these, "wrong": []}
     copy()
     if "kept" not in saved:
@@ -188,18 +189,27 @@ def main():
         file, *_, source_with = drawn[i]
         if file.endswith(".py"):
             (TREE / file).write_text(source_with(i))
-    equivalent = set((HERE / "equivalent.txt").read_text().splitlines())
-    changes = {i: drawn[i] for i in saved["kept"] if f"{drawn[i][0]}  {drawn[i][3]}" not in equivalent}
-    rows = {i: f"{file}:{line}  {description}" for i, (file, line, _, description, _) in changes.items()}
-    files = options.tests or sorted(str(path.relative_to(TREE)) for path in TREE.glob("tests/python/**/test_*.py"))
+    equivalent = (HERE / "equivalent.txt").read_text().splitlines()
+    rows = {
+        i: f"{file}:{line}  {description}"
+        for i, (file, line, _, description, _) in ((i, drawn[i]) for i in saved["kept"])
+        if f"{file}  {description}" not in equivalent
+    }
+
+    def left():
+        return [i for i in rows if options.only in rows[i] and i not in found()]
+
+    tests = ["--whole", *options.tests] if options.tests else []
+    files = sorted(str(path.relative_to(TREE)) for path in TREE.glob("tests/python/**/test_*.py"))
     for size in options.ranks:
-        for begin in range(0, len(files), 8):
-            left = [i for i in rows if i not in found_by(WORK.glob("log.*")) and options.only in rows[i]]
-            try_in_tests(size, left, files[begin : begin + 8], options.seconds, WORK / f"log.{size}")
-            print(f"{len(rows) - len(left)} of {len(rows)} are found, {begin} files, {size} ranks", flush=True)
-    found = found_by(WORK.glob("log.*"))
-    print(f"\n{len(found.keys() & rows)} of {len(rows)} changes are found. These are not:")
-    print(*(f"{i} {rows[i]}" for i in rows if i not in found), sep="\n")
+        for begin in range(0, 1 if tests else len(files), 8):
+            cases = {"MUTATIONS_CASES": "1000"} if tests else {}
+            try_in_tests(size, left(), tests or files[begin : begin + 8], **cases)
+            print(f"{len(found().keys() & rows)} of {len(rows)} are found", flush=True)
+    for i in [] if tests else left():
+        if by := finder(i, drawn[i][0]):
+            write(WORK / "log.start", "found", by, i)
+    print(f"\n{len(found().keys() & rows)} of {len(rows)} changes are found. These are not:", *map(rows.get, left()), sep="\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Switches of changes, for Python and for C++ (switch.hpp): M(17) is true while change 17 is tried."""
+"""Switches of changes, for Python; switch.hpp has those of C++: M(17) is true while change 17 is tried."""
 
 import mmap
 import os

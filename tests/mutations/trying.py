@@ -1,11 +1,13 @@
 """A plugin of pytest: after each test, runs it again for each change that it reaches, with this change switched on.
 
-All that happens is a line of MUTATIONS_LOG, by which the next job goes on where this one ended.
+What happens is written to MUTATIONS_LOG, line by line, by which the next job goes on where this one ended: after a change
+that ends the processes, and after a failure that may be the late effect of an earlier change.
 """
 
 import faulthandler
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -24,89 +26,88 @@ os.environ["MUTATIONS_FILE"] = shared.name
 import switched  # noqa: E402
 
 LOG, SECONDS = Path(os.environ["MUTATIONS_LOG"]), float(os.environ["MUTATIONS_SECONDS"])
-wanted = set(json.loads(os.environ["MUTATIONS_WANTED"]))
-first = int(os.environ.get("MUTATION", "-1"))  # tried from the beginning, where a process looks once
-switched.tried[0] = first
+CASES = int(os.environ.get("MUTATIONS_CASES", "2"))  # of a table
+NONE = -1
+
+switched.tried[0] = NONE
 job = MPI.COMM_WORLD.Dup()
-tries, spent, done, crashed, changed = Counter(), Counter(), set(), Counter(), False
+wanted = set(json.loads(os.environ["MUTATIONS_WANTED"]))
+tries, spent, starts = Counter(), Counter(), Counter()
+done, doubted, tried_here = set(), set(), set()
 
 
-def say(*row):
-    if job.rank == 0:
-        with LOG.open("a") as log:
-            log.write(json.dumps(row) + "\n")
-
-
-def note(kind, test, change=None, seconds=0.0):
-    """What a line of the log means to the tests that follow."""
+def note(kind, test, change=NONE, seconds=0.0):
+    """Remember a line of the log."""
     if kind == "start":
-        crashed[test] += 1
+        starts[test] += 1
     elif kind == "done":
         done.add(test)
     elif kind == "found":
         wanted.discard(change)
+    elif kind == "unsure":
+        doubted.add(change)
     elif kind == "survived":
         tries[change, test.partition("[")[0]] += 1
         spent[change] += seconds
 
 
-if first < 0:
-    rows = job.bcast(LOG.read_text().splitlines() if job.rank == 0 and LOG.exists() else [])
-    for row in map(json.loads, rows):
-        note(*row)
+def say(*row):
+    note(*row)
+    if job.rank == 0:
+        with LOG.open("a") as log:
+            log.write(json.dumps(row) + "\n")
+
+
+for line in job.bcast(LOG.read_text().splitlines() if job.rank == 0 and LOG.exists() else []):
+    note(*json.loads(line))
 
 
 def run(item, nextitem, change, seconds):
-    """Whether a test fails, for how long it runs, and the changes that it reaches."""
+    """Whether a test fails, its seconds, and the changes that it reaches. Ends the job if it takes ten times as long."""
     if "torch._dynamo" in sys.modules:
         sys.modules["torch"].compiler.reset()
     switched.reached[:] = bytes(len(switched.reached))
     switched.tried[0] = change
-    faulthandler.dump_traceback_later(20 + 20 * seconds, exit=True)
-    start = time.perf_counter()
-    reports = runtestprotocol(item, nextitem=nextitem, log=change == first)
-    seconds = job.allreduce(time.perf_counter() - start, MPI.MAX)
+    # Who waits for a message takes time of the processor. Who waits for something else is ended much later.
+    signal.setitimer(signal.ITIMER_PROF, 10 + 10 * seconds)
+    faulthandler.dump_traceback_later(300 + 100 * seconds, exit=True)
+    start = time.process_time()
+    reports = runtestprotocol(item, nextitem=nextitem, log=change == NONE)
+    seconds = job.allreduce(time.process_time() - start, MPI.MAX)
     faulthandler.cancel_dump_traceback_later()
-    switched.tried[0] = first
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    switched.tried[0] = NONE
     reached = job.allreduce({i for i, byte in enumerate(switched.reached) if byte}, lambda a, b: a | b)
     return any(report.failed for report in reports), seconds, reached
 
 
-def try_all(item, nextitem):
-    """Try the changes that a test reaches. Ends the job after a failure that may be of an earlier change."""
-    global changed
+def try_changes(item, nextitem):
     name = item.nodeid
-    failed, seconds, reached = run(item, nextitem, first, 10)
+    table = name.partition("[")[0]
+    failed, seconds, reached = run(item, nextitem, NONE, 10)
     if failed:
         say("fails", name)
-        if changed:
+        if tried_here:
             os._exit(99)
-        return
-    table = name.partition("[")[0]
-    for change in sorted(reached & wanted):
-        if tries[change, table] > 1 or spent[change] > SECONDS:
+    for change in [] if failed else sorted(reached & wanted, key=lambda change: (change not in doubted, change)):
+        if tries[change, table] >= CASES or spent[change] > SECONDS:
             continue
         say("try", name, change)
-        failed, _, now = run(item, nextitem, change, seconds)
+        failed, _, reached_now = run(item, nextitem, change, seconds)
         if not failed:
-            row = ("survived" if change in now else "missed", name, change, seconds)
-            note(*row)
+            say("survived" if change in reached_now else "missed", name, change, seconds)
         else:
-            sound = not run(item, nextitem, first, seconds)[0]
-            row = ("found" if sound or not changed else "unsure", name, change)
-        say(*row)
-        note(*row) if failed else None
-        changed = True
-        if failed and not sound:
-            os._exit(99)
+            is_sound = not run(item, nextitem, NONE, seconds)[0]
+            say("found" if is_sound or not tried_here else "unsure", name, change)
+            if not is_sound:
+                os._exit(99)
+        tried_here.add(change)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item, nextitem):
-    if first >= 0:
-        return None
-    if item.nodeid not in done and crashed[item.nodeid] < 3 and wanted:
+    if item.nodeid not in done and starts[item.nodeid] < 5 and wanted:
         say("start", item.nodeid)
-        try_all(item, nextitem)
+        try_changes(item, nextitem)
         say("done", item.nodeid)
     return True

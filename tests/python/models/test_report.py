@@ -46,6 +46,7 @@ def test_pictures_are_svg(tmp_path):
     assert max(others) < total < float(root.get("height"))
     bars = [float(element.get("width")) for element in root.iter() if element.get("x") and element.get("width")]
     memory = [row.memory for row in report.rows]
+    assert max(bars) > 100
     wanted = [max(bars) * of_row / max(memory) for of_row in memory]
     assert all(abs(bar - width) <= 1 for bar, width in zip(bars, wanted, strict=True))
 
