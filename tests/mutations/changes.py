@@ -1,6 +1,8 @@
 """Small changes of a source."""
 
 import ast
+import copy
+import functools
 import re
 
 OPERATORS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "+": "-", "-": "+", "*": "+", "/": "*",
@@ -92,25 +94,32 @@ def variants(node):
             yield "pass"
 
 
+def switched(tree, node, text, i):
+    """The source of a tree in which a node asks whether change i is tried."""
+    old, new, asks = copy.copy(node), ast.parse(text).body[0], ast.parse(f"M({i})", mode="eval").body
+    changed = ast.If(asks, [new], [old]) if isinstance(node, ast.stmt) else ast.IfExp(asks, new.value, old)
+    node.__class__, node.__dict__ = type(changed), vars(changed)
+    return ast.unparse(tree)
+
+
 def package_changes(source):
-    """(line, last line, description, a function to the new file), of Python's functions, but for texts."""
-    lines = source.encode().splitlines(keepends=True)
+    """(line, last line, description, a function from the number to the new source), of Python's functions."""
+    lines, tree = source.encode().splitlines(), ast.parse(source)
 
     def visit(node, line, inside):
         line = node.lineno if isinstance(node, ast.stmt) else line
         for text in variants(node) if inside else ():
-            first, last = lines[node.lineno - 1][: node.col_offset], lines[node.end_lineno - 1][node.end_col_offset :]
-            new = text if isinstance(node, ast.stmt) else f"({text})"
-            changed = [*lines[: node.lineno - 1], first + new.encode() + last, *lines[node.end_lineno :]]
             old = ast.unparse(node)
             where = "" if len(old) > 15 else f" in {lines[node.lineno - 1].decode().strip()}"
-            yield line, node.end_lineno, f"{old} -> {text}{where}", lambda _, c=changed: b"".join(c).decode()
+            yield line, node.end_lineno, f"{old} -> {text}{where}", functools.partial(switched, tree, node, text)
         if isinstance(node, ast.Raise | ast.JoinedStr | ast.arguments | ast.AnnAssign):
             return
         inside = inside or isinstance(node, ast.FunctionDef)
         for name, value in ast.iter_fields(node):
             for child in value if isinstance(value, list) else [value]:
-                if isinstance(child, ast.AST) and name not in ("annotation", "returns", "decorator_list"):
+                if isinstance(child, ast.AST) and name not in ("annotation", "returns", "decorator_list", "pattern"):
                     yield from visit(child, line, inside)
 
-    yield from visit(ast.parse(source), 0, False)
+    after = [i for i, node in enumerate(tree.body[:9]) if i == 0 or getattr(node, "module", "") == "__future__"][-1]
+    yield from visit(tree, 0, False)
+    tree.body.insert(after + 1, ast.parse("from switched import M").body[0])

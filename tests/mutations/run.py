@@ -1,16 +1,17 @@
 """Makes small changes in src and in python/distdl, in a copy, and prints which of them no test finds.
 
-``bash tests/commands.sh mutations [N] [--seed S] [--only TEXT] [TESTS...]`` makes N changes (200), half of them in C++.
-It goes on where it was ended. ``--only`` tries those whose row has TEXT; with TESTS, by all cases of these files in
-place of the tests that reach a change. A change of which a job fails, or does not end, is found.
+``bash tests/commands.sh mutations [N] [--seed S] [--only TEXT] [--ranks N...] [TESTS...]`` makes N changes (200), half of
+them in C++. It goes on where it was ended. ``--only`` tries those whose row has TEXT; ``--ranks`` names the sizes of the
+jobs; with TESTS, by all cases of these files. A change with which a test fails, or does not end, is found.
 
 mutmut and mull start a process for each change and test; here a test is a job of several ranks, which takes seconds to
-start. So all changes of C++ are in one build, as switches (switch.hpp), and a run of all tests records which of them
-reach which change (reaching.py). `equivalent.txt` has changes that no test can find, with the reasons below them.
+start. So all changes are switches in one copy (switch.hpp, switched.py), and a job that has run a test runs it again for
+each change that the test has reached and no test has found (trying.py). Those left, and those that are reached by imports
+alone, are then tried in processes that begin with them. `equivalent.txt` has changes that no test can find, with the
+reasons below them.
 """
 
 import argparse
-import functools
 import json
 import os
 import random
@@ -25,7 +26,6 @@ from changes import core_changes, package_changes
 
 HERE, ROOT = Path(__file__).resolve().parent, Path(__file__).resolve().parents[2]
 WORK, TREE = ROOT / "build/mutations", ROOT / "build/mutations/tree"
-SIZES = (2, 1, 3)  # of jobs, in the order in which they try a change
 WITHOUT_TORCH = re.compile(r"src/(base|geometry|comm|agreement|operators/sum_route)")
 PROGRAMS = {  # and their ranks
     "comm/test_vote": 3, "comm/test_vote_programs": 3, "comm/test_many_ranks": 66, "agreement/test_layer_call": 3,
@@ -50,8 +50,9 @@ def sh(command, seconds=3600, **environment):
 def copy():
     """The files that git knows or does not ignore; the sources of a build stay as they were built."""
     files = subprocess.check_output(["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=ROOT, text=True)
+    begun = (TREE / "src").exists()
     for name in filter(None, files.split("\0")):
-        if (ROOT / name).exists() and not ((TREE / "built").exists() and name.startswith(("src/", "CMake"))):
+        if (ROOT / name).exists() and not (begun and name.startswith(("src/", "CMake"))):
             (TREE / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, TREE / name)
 
@@ -67,29 +68,31 @@ def draw(count, seed):
                 by_line[str(path.relative_to(ROOT)), change[0]].append(change)
         drawn += [(file, *chance.choice(by_line[file, line]))
                   for file, line in chance.sample(sorted(by_line), min(number, len(by_line)))]  # fmt: skip
-    return drawn
+    return [change for change in drawn if change[3]]  # a change that is of no use has no description
 
 
-def build(changes, count):
+def build(changes, count, wrong, save):
     """All changes of C++ in one build. Returns those that compile, as many as are asked for, and those of Python."""
-    core = {i: change for i, change in enumerate(changes) if change[0].endswith(".cpp")}
     flags = f"-O1 -w -include {HERE}/switch.hpp"
     configure = (
         f"cmake -S . -G Ninja -DCMAKE_UNITY_BUILD=ON -DCMAKE_BUILD_TYPE=Release -DPython_EXECUTABLE={sys.executable} \
       -DCMAKE_COMPILE_WARNING_AS_ERROR=OFF '-DCMAKE_CXX_FLAGS_RELEASE={flags}' -B"
     )
-    wrong = [None]
-    while wrong:
+    status = 1
+    while status:
+        core = {i: change for i, change in enumerate(changes) if change[0].endswith(".cpp") and i not in wrong}
         for file in {change[0] for change in changes if change[0].endswith(".cpp")}:
             lines = (ROOT / file).read_text().splitlines()
             for i, (_, line, _, _, replaced) in ((i, change) for i, change in core.items() if change[0] == file):
                 lines[line - 1] = replaced(i)
-            (TREE / file).write_text("\n".join(lines) + "\n")
+            if (TREE / file).read_text().splitlines() != lines:
+                (TREE / file).write_text("\n".join(lines) + "\n")
         status, said = sh(f"{configure} build && cmake --build build -- -k 0")
         places = {(file, int(line)) for file, line in re.findall(r"(src/[\w/]+\.cpp):(\d+):\d+: +(?:error|requ)", said)}
-        wrong = [i for i, change in core.items() if change[:2] in places] if status else []
-        assert status == 0 or wrong, said[-3000:]
-        core = {i: change for i, change in core.items() if i not in wrong}
+        found = [i for i, change in core.items() if change[:2] in places]
+        assert status == 0 or found, said[-3000:]
+        wrong += found if status else []
+        save()
     mpi = f"mpicxx -std=c++20 {flags} -Isrc"
     status, said = sh(f"""set -e
       cp build/_core*.so build/_build_info.py python/distdl/
@@ -100,85 +103,76 @@ def build(changes, count):
       for name in {" ".join(PROGRAMS)}; do
         {mpi} tests/cpp/$name.cpp $PWD/libparts.so -o programs/$(basename $name)
       done
-      mpicxx -std=c++20 -O1 -shared -fPIC -Isrc tests/pmpi/observer.cpp -o observer.so
-      touch built""")
+      mpicxx -std=c++20 -O1 -shared -fPIC -Isrc tests/pmpi/observer.cpp -o observer.so""")
     assert status == 0, said[-3000:]
     return [i for i, change in enumerate(changes) if change[0].endswith(".py") or i in [*core][: count // 2]]
 
 
 def job(size, arguments, seconds, **environment):
     """The status of a job of pytest, and what it says."""
-    pytest = f"python -m mpi4py -m pytest -q -p reaching -o faulthandler_timeout=120 {' '.join(arguments)}"
+    pytest = f"python -m mpi4py -m pytest -q -o faulthandler_timeout=0 {' '.join(arguments)}"
     # Every test, and a quarter of each table. On one rank, where tests that start jobs take turns, all of them.
     drawn = {"DISTDL_TEST_RANKS": str(size), **({"DISTDL_SEED": "mutations"} if size > 1 else {})}
     return sh(f"mpiexec -n {size} {pytest}", seconds, **drawn, **environment)
 
 
-@functools.cache
-def starts_jobs(file):
-    """Whether tests of a file start jobs, of which nothing is recorded in Python."""
-    return "support.jobs" in (TREE / file).read_text()
+def rows_of(log):
+    """What the jobs wrote: lists of a kind, a test, and mostly a change."""
+    return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
 
 
-def record(size, changes):
-    """For each change, the seconds of the tests that reach it in a job of this size, by name, the shortest first."""
-    if not list(WORK.glob(f"reached.{size}.*")):
-        said = job(size, [], 3600, MUTATIONS_RECORD=f"{WORK}/reached")[1].strip().splitlines()[-1:]
-        print(f"recorded on {size} ranks: {said}", flush=True)
-    reaching = defaultdict(dict)
-    for path in WORK.glob(f"reached.{size}.*"):
-        recorded = json.loads(path.read_text())
-        tests, always = recorded["tests"], recorded["tests"].pop("")[1]
-        for i, (file, line, last, *_) in changes.items():
-            if file.endswith(".py"):
-                covered = recorded["lines"].get(file, {})
-                names = {name for at in range(line, last + 1) for name in covered.get(str(at), ())}
-            else:
-                names = tests if i in always else {name for name, (_, reached) in tests.items() if i in reached}
-            if size == 1 and not names:  # a job that a test starts may reach it
-                names = {name for name in tests if starts_jobs(name.partition("::")[0])}
-            reaching[i].update({name: tests[name][0] for name in names if name in tests})
-    for i, tests in reaching.items():  # two cases of each table
-        ends = defaultdict(list)
-        for name in sorted(tests, key=lambda name: (len(name), name)):
-            ends[name.partition("[")[0]] = [*ends[name.partition("[")[0]][:1], name]
-        reaching[i] = {
-            name: tests[name] for name in sorted((name for few in ends.values() for name in few), key=tests.get)
-        }
-    return reaching
+def found():
+    """What finds each change that is found."""
+    return {row[2]: row[1] for log in WORK.glob("log.*") for row in rows_of(log) if row[0] == "found"}
 
 
-def finder(i, file, size, tests, files):
-    """What finds a change on so many ranks: one of the tests that reach it, or of these files; None if nothing does."""
-    switch = {"MUTATION": str(i)} if file.endswith(".cpp") else {}
-    first = size == SIZES[0] and switch and not files
-    if first and WITHOUT_TORCH.match(file):
-        on_ranks = [f"mpiexec -n {ranks} programs/{Path(name).name}" for name, ranks in PROGRAMS.items()]
-        for command in ("for test in geometry/test_*; do $test || exit 1; done", *on_ranks):
-            if sh(command, 200, **switch)[0]:
-                return command.rpartition("/")[2] if "mpiexec" in command else "geometry"
-    if tests or files:
-        (WORK / "tests.json").write_text(json.dumps(list(tests)))
-        chosen = {} if files else {"MUTATIONS_TESTS": f"{WORK}/tests.json"}
-        arguments = ["-x", *(["--whole", *files] if files else {name.partition("::")[0] for name in tests})]
-        status, said = job(size, arguments, min(1200, 120 + 3 * sum(tests.values())), **switch, **chosen)
-        if status not in (0, 5):  # 5: no test runs
-            return f"{size} ranks, " + next(iter(re.findall(r"FAILED \S*/(\S+)", said)), f"status {status}")
-    for command in OTHER_JOBS if first else ():
-        if sh(
-            f"tree=$PWD; cd tests/python; {command.replace('$PWD', '$tree')}", 300, DISTDL_SEED="mutations", **switch
-        )[0]:
+def write(log, *row):
+    with log.open("a") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+def try_in_tests(size, left, arguments, **environment):
+    """Each test, then again with each change that it reaches, in as few jobs as these allow."""
+    log, without_progress = WORK / f"log.{size}", 0
+    while without_progress < 3:
+        before, wanted = len(rows_of(log)), json.dumps([i for i in left if i not in found()])
+        options = {"MUTATIONS_LOG": str(log), "MUTATIONS_WANTED": wanted, "MUTATIONS_SECONDS": "30", **environment}
+        status, said = job(size, ["-p trying", *arguments], 36000, **options)
+        rows = rows_of(log)
+        if rows and rows[-1][0] == "try":
+            write(log, "found", f"{rows[-1][1]}, which does not end", rows[-1][2])
+        elif status in (0, 1, 5):
+            return
+        without_progress = 0 if len(rows) > before + 1 else without_progress + 1
+    print(said[-2000:])
+
+
+def finder(i, file):
+    """What finds a change that is there before the first import; None if nothing does."""
+    tests = [row[1] for log in WORK.glob("log.*") for row in rows_of(log) if row[0] in ("survived", "missed") and row[2] == i]
+    few = {test.partition("::")[0] for test in tests[:5]} or {"tests/python/partitions", "tests/python/nn/test_linear.py"}
+    status, said = job(2, ["-x", *sorted(few)], 600, MUTATION=str(i))
+    if status not in (0, 5):  # 5: no test runs
+        return next(iter(re.findall(r"FAILED (\S+)", said)), f"status {status}")
+    if not file.endswith(".cpp"):
+        return None
+    programs = [f"mpiexec -n {ranks} programs/{Path(name).name}" for name, ranks in PROGRAMS.items()]
+    geometry = "for test in geometry/test_*; do $test || exit 1; done"
+    in_tests = [f"tree=$PWD; cd tests/python; {command.replace('$PWD', '$tree')}" for command in OTHER_JOBS]
+    for command in (*((geometry, *programs) if WITHOUT_TORCH.match(file) else ()), *in_tests):
+        if sh(command, 300, DISTDL_SEED="mutations", MUTATION=str(i))[0]:
             return command.rpartition("/")[2]
     return None
 
 
 def main():
-    """Draw, build, record, try, and print."""
+    """Draw, build, try, and print."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("count", type=int, nargs="?", default=200)
     parser.add_argument("tests", nargs="*")
     parser.add_argument("--seed", default="0")
     parser.add_argument("--only", default="")
+    parser.add_argument("--ranks", type=int, nargs="*", default=[2, 1, 3])
     options = parser.parse_args()
     WORK.mkdir(parents=True, exist_ok=True)
     drawn = draw(options.count, options.seed)
@@ -186,31 +180,36 @@ def main():
     saved = json.loads(state.read_text()) if state.exists() else {}
     if of_these != saved.get("of"):
         shutil.rmtree(WORK)
-        copy()
-        saved = {"of": of_these, "kept": list(build(drawn, options.count)), "found": []}
-        state.write_text(json.dumps(saved))
+        saved = {"of": of_these, "wrong": []}
     copy()
-    equivalent = set((HERE / "equivalent.txt").read_text().splitlines())
-    changes = {i: drawn[i] for i in saved["kept"] if f"{drawn[i][0]}  {drawn[i][3]}" not in equivalent}
-    rows = {i: f"{file}:{line}  {description}" for i, (file, line, _, description, _) in changes.items()}
-    left = [i for i in rows if options.only in rows[i] and i not in saved["found"]]
-    random.Random(options.seed).shuffle(left)
-    for size in SIZES:
-        reaching = {} if options.tests else record(size, changes)
-        for i in list(left):
-            file, _, _, _, replaced = changes[i]
-            if file.endswith(".py"):
-                (TREE / file).write_text(replaced(i))
-            by = finder(i, file, size, reaching.get(i, {}), options.tests)
-            if file.endswith(".py"):
-                shutil.copy2(ROOT / file, TREE / file)
-            if by:
-                left.remove(i)
-                saved["found"].append(i)
-                state.write_text(json.dumps(saved))
-            print(f"{by or f'not found by {len(reaching.get(i, {}))} tests on {size} ranks'}\t{rows[i]}", flush=True)
-    found = len(saved["found"])
-    print(f"\n{found} of {len(rows)} changes are found. These are not:", *(rows[i] for i in left), sep="\n")
+    if "kept" not in saved:
+        saved["kept"] = build(drawn, options.count, saved["wrong"], lambda: state.write_text(json.dumps(saved)))
+        state.write_text(json.dumps(saved))
+    for i in saved["kept"]:
+        file, *_, source_with = drawn[i]
+        if file.endswith(".py"):
+            (TREE / file).write_text(source_with(i))
+    equivalent = (HERE / "equivalent.txt").read_text().splitlines()
+    rows = {
+        i: f"{file}:{line}  {description}"
+        for i, (file, line, _, description, _) in ((i, drawn[i]) for i in saved["kept"])
+        if f"{file}  {description}" not in equivalent
+    }
+
+    def left():
+        return [i for i in rows if options.only in rows[i] and i not in found()]
+
+    tests = ["--whole", *options.tests] if options.tests else []
+    files = sorted(str(path.relative_to(TREE)) for path in TREE.glob("tests/python/**/test_*.py"))
+    for size in options.ranks:
+        for begin in range(0, 1 if tests else len(files), 8):
+            cases = {"MUTATIONS_CASES": "1000"} if tests else {}
+            try_in_tests(size, left(), tests or files[begin : begin + 8], **cases)
+            print(f"{len(found().keys() & rows)} of {len(rows)} are found", flush=True)
+    for i in [] if tests else left():
+        if by := finder(i, drawn[i][0]):
+            write(WORK / "log.start", "found", by, i)
+    print(f"\n{len(found().keys() & rows)} of {len(rows)} changes are found. These are not:", *map(rows.get, left()), sep="\n")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,4 @@
-// Included before every source of the copy: M(17) is true in the process that tries change 17. Whoever asks is
-// recorded.
+// Included before every source of the copy: M(17) is true while change 17 is tried. Whoever asks is recorded.
 #pragma once
 
 #include <fcntl.h>
@@ -7,21 +6,28 @@
 
 #include <cstdlib>
 
-inline char* mutations_reached() {
-  static char* const reached = [] {
-    constexpr std::size_t size = 1 << 16;
-    static char unrecorded[size];
-    const char* const path = std::getenv("MUTATIONS_REACHED");
+// The number of the change that is tried, then a byte for each change that was reached. Jobs that a test starts share
+// the file of the rank that starts them. Without a file, MUTATION is the number.
+struct Mutations {
+  int tried;
+  char reached[(1 << 16) - sizeof(int)];
+};
+
+inline Mutations& mutations() {
+  static Mutations* const shared = [] {
+    static Mutations own;
+    const char* const number = std::getenv("MUTATION");
+    own.tried = number == nullptr ? -1 : std::atoi(number);
+    const char* const path = std::getenv("MUTATIONS_FILE");
     const int file = path == nullptr ? -1 : open(path, O_RDWR);
-    void* const shared = file < 0 ? MAP_FAILED : mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    return shared == MAP_FAILED ? unrecorded : static_cast<char*>(shared);
+    void* const mapped =
+        file < 0 ? MAP_FAILED : mmap(nullptr, sizeof(Mutations), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    return mapped == MAP_FAILED ? &own : static_cast<Mutations*>(mapped);
   }();
-  return reached;
+  return *shared;
 }
 
 inline bool M(int change) {
-  static const char* const tried = std::getenv("MUTATION");
-  static const int number = tried == nullptr ? -1 : std::atoi(tried);
-  mutations_reached()[change] = 1;
-  return change == number;
+  mutations().reached[change] = 1;
+  return change == *static_cast<volatile int*>(&mutations().tried);
 }

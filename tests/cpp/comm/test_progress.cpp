@@ -2,6 +2,7 @@
 #include <mpi.h>
 
 #include <atomic>
+#include <chrono>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -96,6 +97,17 @@ TEST(finish_all_leaves_nothing_under_way) {
   comm::finish_all();
   CHECK_EQ(done, kMany);
   CHECK(!comm::under_way());
+}
+
+TEST(the_thread_wakes_for_what_is_started_while_it_sleeps) {
+  for (int i = 0; i < 3; ++i) {
+    std::atomic<bool> done = false;
+    comm::start([&done] { done = true; });
+    for (int polls = 0; !done && polls < 1000; ++polls) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    CHECK(done.load());
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    comm::finish_all();
+  }
 }
 
 TEST(what_is_thrown_is_thrown_where_it_is_waited_for) {

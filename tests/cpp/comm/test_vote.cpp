@@ -1,6 +1,8 @@
 // What ranks learn from a vote. tests/run.sh runs it on several ranks.
+#include <chrono>
 #include <stdexcept>
 #include <string>
+#include <thread>
 
 #include "../mpi_job.hpp"
 #include "base/hash.hpp"
@@ -65,6 +67,26 @@ TEST(votes_are_counted_where_others_are_asked) {
   const auto before = votes();
   vote(*everyone(), {.call = 7});
   CHECK_EQ(votes() - before, size() > 1 ? 1 : 0);
+  const auto alone = communicator(MPI_COMM_WORLD, std::vector<int>{rank()});
+  vote(*alone, {.call = 7});
+  CHECK_EQ(alone->votes(), 0);
+}
+
+TEST(an_error_of_mpi_is_returned) {
+  CHECK(MPI_Send(nullptr, 0, MPI_BYTE, size(), 0, everyone()->handle()) != MPI_SUCCESS);  // there is no such rank
+}
+
+TEST(a_message_is_kept_until_it_is_sent) {
+  constexpr std::size_t kLarge = std::size_t{1} << 24;  // too large to be copied by MPI
+  if (rank() == 0 && size() > 1) {
+    send_buffered(std::string(kLarge, 'x').data(), kLarge, 1, 0, *everyone());
+    finish_buffered_sends();
+  } else if (rank() == 1) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    std::string received(kLarge, ' ');
+    MPI_Recv(received.data(), static_cast<int>(kLarge), MPI_BYTE, 0, 0, everyone()->handle(), MPI_STATUS_IGNORE);
+    CHECK(received == std::string(kLarge, 'x'));
+  }
 }
 
 /// Sends this rank's number to all ranks.

@@ -75,9 +75,18 @@ def test_pictures_are_svg(tmp_path):
     P_x = grid(P_world, [1, 1, P_world.size, 1])
     ours = distdl.distribute(Tokens(), P_x)
     ours(distdl.scatter(torch.rand(1, 2, 9, 9), P_x))
-    distdl.report(ours).picture(tmp_path / "model.svg")
-    texts = [element.text for element in xml.etree.ElementTree.parse(tmp_path / "model.svg").iter() if element.text]
-    assert any("softmax" in text for text in texts)
+    report = distdl.report(ours)
+    report.picture(tmp_path / "model.svg")
+    root = xml.etree.ElementTree.parse(tmp_path / "model.svg").getroot()
+    texts = [element for element in root.iter() if element.text and element.get("y")]
+    assert any("softmax" in element.text for element in texts)
+    *others, total = [float(element.get("y")) for element in texts]
+    assert max(others) < total < float(root.get("height"))
+    bars = [float(element.get("width")) for element in root.iter() if element.get("x") and element.get("width")]
+    memory = [row.memory for row in report.rows]
+    assert max(bars) > 100
+    wanted = [max(bars) * of_row / max(memory) for of_row in memory]
+    assert all(abs(bar - width) <= 1 for bar, width in zip(bars, wanted, strict=True))
 
 
 def test_report_of_windows_that_read_whole_images():

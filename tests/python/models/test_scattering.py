@@ -6,7 +6,7 @@ import torch
 import distdl
 from support.blocks import grid
 from support.distributed import partitions
-from support.ranks import job
+from support.ranks import job, raises_everywhere
 from support.tensors import values
 
 P_world = distdl.Partition(job)
@@ -35,3 +35,9 @@ def test_gather_takes_structures():
     result = distdl.gather(y, {"blocks": P_x, "n": None, "one": P_one})
     assert result["n"] == 3
     assert result["blocks"].numel() == (2 * P_world.size if job.rank == 0 else 0)
+
+
+def test_scatter_refuses_what_is_no_structure_of_partitions():
+    P_x, x = grid(P_world, [P_world.size]), torch.ones(3)
+    for wrong, message in (([P_x, 3], "holds a int"), ({}, "is or holds a dict"), ([P_x], "different structures")):
+        raises_everywhere(TypeError, message, lambda wrong=wrong: distdl.scatter([x, x], wrong))

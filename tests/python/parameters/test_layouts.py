@@ -250,6 +250,8 @@ def test_a_scalar(P_world, kind):
     with distdl.parameter_layout(kind):
         layer = Scale(grid(P_world, [job.size, 1]))
     assert "weight=None" in repr(layer)
-    layer(torch.ones(2, 3)).sum().backward()
+    y = layer(torch.ones(2, 3))
+    assert torch.equal(y, torch.ones(2, 3))
+    y.sum().backward()
     gradients = [] if layer.factor.grad is None else layer.factor.grad.reshape(-1).tolist()
     assert gradients == ([6.0 * job.size] if job.rank == 0 or kind == "replicated" else [])

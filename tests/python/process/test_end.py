@@ -13,7 +13,7 @@ from support import jobs
 pytestmark = [pytest.mark.ranks(1), pytest.mark.turns(3)]  # the programs are jobs of their own
 
 BEGINNING = """
-import copy, os, sys, torch
+import copy, os, sys, time, torch
 from mpi4py import MPI
 import distdl
 
@@ -82,10 +82,12 @@ SILENT = {
     "MPI.Finalize, and what is used afterwards": """
         y = layer(torch.ones(3))
         same, model = distdl.Partition(MPI.COMM_WORLD), distdl.nn.DistributedPReLU(P)
+        kept = distdl.nn.AllSumReduce(distdl.Partition(MPI.COMM_WORLD.Dup()), [0])
         MPI.Finalize()
         raise_after_the_end(MPI.COMM_WORLD, layer, P, model)
         assert P == same and hash(P) == hash(same) and "shape=[2]" in repr(P)
-        distdl.set_watchdog(5)
+        distdl.set_watchdog(5)  # wakes the watchdog
+        time.sleep(0.2)
         """,
     "comm.Free, and what is used afterwards": """
         comm = MPI.COMM_WORLD.Dup()

@@ -312,6 +312,12 @@ def test_names_that_shift_and_parts_of_a_model(P_world, folder):
     assert_same_states(
         distdl.sequential_state_dict(part), {name: state[f"1.{name}"] for name in ("weight", "bias")} if state else {}
     )
+    norm, *others = Twins(P_world, seed=5).model
+    moved = torch.nn.ModuleDict({"norm": norm, "net": torch.nn.ModuleDict({"2": others[0], "4": others[2]})})
+    names = {"net": "elsewhere", "net.1": "net.2", "net.0": "norm", "net.3": "net.4"}  # the longest that fits counts
+    distdl.load(path, moved, strict=False, rename=names)
+    expected = {f"{names[f'net.{name[0]}']}{name[1:]}": tensor for name, tensor in state.items()}
+    assert_same_states(distdl.sequential_state_dict(moved), expected)
 
 
 @pytest.mark.ranks(2, 3)
