@@ -127,7 +127,7 @@ class WriteArguments:
 def _values(block: torch.Tensor) -> NDArray[np.generic]:
     """A block in host memory. NumPy does not have bfloat16."""
     block = block.detach().resolve_conj().resolve_neg().cpu()
-    return np.ascontiguousarray((block.float() if block.dtype is torch.bfloat16 else block).numpy())
+    return (block.float() if block.dtype is torch.bfloat16 else block).contiguous().numpy()
 
 
 def _common_shape(workers: Sequence[WriteArguments]) -> Sequence[int]:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from distdl.nn.base.layer import Layer
 from distdl.nn.base.option_types import Integer, with_options
-from distdl.nn.base.precision import wide
+from distdl.nn.base.precision import FLOATING, wide
 from distdl.nn.kernels.logsumexp import along_axis
 
 __all__ = ["DistributedLogSoftmax", "DistributedSoftmax", "DistributedSoftmax2d", "DistributedSoftmin"]
@@ -63,7 +63,7 @@ class _Normalization(Layer):
     def set_up(self) -> None:
         self.blocks(self.grid)  # raises if they do not match
         for worker, (_, dtype) in enumerate(self.structure(self.grid)):
-            if not dtype.is_floating_point:
+            if dtype not in FLOATING:
                 raise ValueError(f"{type(self).__name__}: worker {worker} of P_x has an input of {dtype}")
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:

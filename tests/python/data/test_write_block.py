@@ -10,6 +10,7 @@ import torch
 import zarr
 
 import distdl
+from support.blocks import grid
 from support.ranks import job, raises_everywhere
 
 SHAPE = (5, 4, 3)
@@ -84,6 +85,15 @@ def test_another_rank_writes(P_world):
     distdl.data.write_block(array, P, distdl.data.read_block(WHOLE, P), root=job.size - 1)
     if job.rank == 0:
         np.testing.assert_array_equal(array, WHOLE.numpy().astype("f4"))
+
+
+@pytest.mark.parametrize("root", [None, 0])
+def test_a_number(P_world, root):
+    """An array without dimensions."""
+    P = grid(P_world, [])
+    array = np.zeros(()) if P.active else None
+    distdl.data.write_block(array, P, torch.tensor(3.0) if P.active else None, root=root)
+    assert not P.active or array == 3
 
 
 @pytest.mark.ranks(1, 2)

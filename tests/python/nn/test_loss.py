@@ -261,3 +261,18 @@ def test_set_up_on_another_default_device(P_world):
     with torch.device("meta") if job.rank == job.size - 1 else contextlib.nullcontext():
         loss = layer(x, target)
     assert loss.device.type == "cpu"
+
+
+@pytest.mark.parametrize("p", [1, 2])
+def test_scores_that_are_no_numbers(P_world, p):
+    """torch counts no margin of a score that is nan, nor any of a row whose target is; neither has a gradient."""
+    P_x = grid(P_world, [1, job.size])
+    x = values((3, 2 * job.size))
+    x[0, 0] = x[1, 1] = torch.nan
+    target = torch.tensor([1, 1, 0])
+    whole, block = x.clone().requires_grad_(), block_of(x, P_x).requires_grad_()
+    expected, loss = torch.nn.MultiMarginLoss(p)(whole, target), dnn.DistributedMultiMarginLoss(P_x, p)(block, target)
+    expected.backward()
+    loss.backward()
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(block.grad, block_of(whole.grad, P_x))

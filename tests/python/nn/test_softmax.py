@@ -22,10 +22,12 @@ def test_the_dimension_that_is_not_given(P_world, dims):
         assert not P_x.active or torch.equal(y, kind()(x))
 
 
-def test_integers_raise_on_all(P_world):
+@pytest.mark.parametrize("dtype", [torch.int64, torch.complex64, torch.float8_e4m3fn])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_other_dtypes_raise_on_all(P_world, dtype, axis):
     P_x = grid(P_world, [1, job.size])
-    layer = dnn.DistributedSoftmax(P_x, 1)
-    raises_everywhere(ValueError, "int64", lambda: layer(torch.ones(2, 3, dtype=torch.int64)))
+    layer = dnn.DistributedSoftmax(P_x, axis)
+    raises_everywhere(ValueError, f"an input of {dtype}", lambda: layer(torch.ones(2, 3).to(dtype)))
 
 
 def test_images_have_three_or_four_dimensions(P_world):

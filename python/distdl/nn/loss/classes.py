@@ -133,7 +133,8 @@ class DistributedMultiMarginLoss(_ClassLoss):
         x, target = tensors
         place, here, _, weights = self.picked(x, target)
         wanted = self._sum(torch.where(here, gather_or_zero(x, self.axis, place), 0.0))
-        over = (self.margin - wanted + x).relu().pow(self.p)
+        over = self.margin - wanted + x
+        over = torch.where(over > 0, over, 0.0).pow(self.p)  # relu would keep nan, which torch does not count
         if x.shape[self.axis]:
             is_target = torch.zeros_like(x, dtype=torch.bool).scatter_(self.axis, place, here)
             over = over.masked_fill(is_target, 0.0)
