@@ -1,14 +1,14 @@
 """Makes small changes in src and in python/distdl, in a copy, and prints which of them no test finds.
 
-``bash tests/commands.sh mutations [N] [--seed S] [--only TEXT] [--ranks N...] [TESTS...]`` makes N changes (200), half of
-them in C++. It goes on where it was ended. ``--only`` tries those whose row has TEXT; ``--ranks`` names the sizes of the
-jobs; with TESTS, by all cases of these files. A change with which a test fails, or does not end, is found.
+``bash tests/commands.sh mutations [N] [--seed S] [--only TEXT] [--ranks N...] [TESTS...]`` makes N changes (200), half
+of them in C++. It goes on where it was ended. ``--only`` tries those whose row has TEXT; ``--ranks`` names the sizes of
+the jobs; with TESTS, by all cases of these files. A change with which a test fails, or does not end, is found.
 
 mutmut and mull start a process for each change and test; here a test is a job of several ranks, which takes seconds to
-start. So all changes are switches in one copy (switch.hpp, switched.py), and a job that has run a test runs it again for
-each change that the test has reached and no test has found (trying.py). Those left, and those that are reached by imports
-alone, are then tried in processes that begin with them. `equivalent.txt` has changes that no test can find, with the
-reasons below them.
+start. So all changes are switches in one copy (switch.hpp, switched.py), and a job that has run a test runs it again
+for each change that the test has reached and no test has found (trying.py). Those left, and those that are reached by
+imports alone, are then tried in processes that begin with them. `equivalent.txt` has changes that no test can find,
+with the reasons below them.
 """
 
 import argparse
@@ -68,12 +68,13 @@ def draw(count, seed):
                 by_line[str(path.relative_to(ROOT)), change[0]].append(change)
         drawn += [(file, *chance.choice(by_line[file, line]))
                   for file, line in chance.sample(sorted(by_line), min(number, len(by_line)))]  # fmt: skip
-    return [change for change in drawn if change[3]]  # a change that is of no use has no description
+    return drawn
 
 
 def build(changes, count, wrong, save):
     """All changes of C++ in one build. Returns those that compile, as many as are asked for, and those of Python."""
-    flags = f"-O1 -w -include {HERE}/switch.hpp"
+    # A condition makes a temporary of what is returned by reference, if its change has another type.
+    flags = f"-O1 -Werror=return-local-addr -include {HERE}/switch.hpp"
     configure = (
         f"cmake -S . -G Ninja -DCMAKE_UNITY_BUILD=ON -DCMAKE_BUILD_TYPE=Release -DPython_EXECUTABLE={sys.executable} \
       -DCMAKE_COMPILE_WARNING_AS_ERROR=OFF '-DCMAKE_CXX_FLAGS_RELEASE={flags}' -B"
@@ -149,8 +150,13 @@ def try_in_tests(size, left, arguments, **environment):
 
 def finder(i, file):
     """What finds a change that is there before the first import; None if nothing does."""
-    tests = [row[1] for log in WORK.glob("log.*") for row in rows_of(log) if row[0] in ("survived", "missed") and row[2] == i]
-    few = {test.partition("::")[0] for test in tests[:5]} or {"tests/python/partitions", "tests/python/nn/test_linear.py"}
+    tests = [
+        row[1] for log in WORK.glob("log.*") for row in rows_of(log) if row[0] in ("survived", "missed") and row[2] == i
+    ]
+    few = {test.partition("::")[0] for test in tests[:5]} or {
+        "tests/python/partitions",
+        "tests/python/nn/test_linear.py",
+    }
     status, said = job(2, ["-x", *sorted(few)], 600, MUTATION=str(i))
     if status not in (0, 5):  # 5: no test runs
         return next(iter(re.findall(r"FAILED (\S+)", said)), f"status {status}")
@@ -193,7 +199,7 @@ def main():
     rows = {
         i: f"{file}:{line}  {description}"
         for i, (file, line, _, description, _) in ((i, drawn[i]) for i in saved["kept"])
-        if f"{file}  {description}" not in equivalent
+        if description and f"{file}  {description}" not in equivalent  # without one, it is of no use
     }
 
     def left():
@@ -201,6 +207,7 @@ def main():
 
     tests = ["--whole", *options.tests] if options.tests else []
     files = sorted(str(path.relative_to(TREE)) for path in TREE.glob("tests/python/**/test_*.py"))
+    files.sort(key=lambda file: ("compile" in file, "primitives" not in file))  # first those that find most in a second
     for size in options.ranks:
         for begin in range(0, 1 if tests else len(files), 8):
             cases = {"MUTATIONS_CASES": "1000"} if tests else {}
@@ -209,7 +216,11 @@ def main():
     for i in [] if tests else left():
         if by := finder(i, drawn[i][0]):
             write(WORK / "log.start", "found", by, i)
-    print(f"\n{len(found().keys() & rows)} of {len(rows)} changes are found. These are not:", *map(rows.get, left()), sep="\n")
+    print(
+        f"\n{len(found().keys() & rows)} of {len(rows)} changes are found. These are not:",
+        *map(rows.get, left()),
+        sep="\n",
+    )
 
 
 if __name__ == "__main__":
