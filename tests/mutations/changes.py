@@ -106,19 +106,22 @@ def package_changes(source):
     """(line, last line, description, a function from the number to the new source), of Python's functions."""
     lines, tree = source.encode().splitlines(), ast.parse(source)
 
-    def visit(node, line, inside):
+    def visit(node, line, inside, is_useless=False):
         line = node.lineno if isinstance(node, ast.stmt) else line
         for text in variants(node) if inside else ():
             old = ast.unparse(node)
             where = "" if len(old) > 15 else f" in {lines[node.lineno - 1].decode().strip()}"
-            yield line, node.end_lineno, f"{old} -> {text}{where}", functools.partial(switched, tree, node, text)
+            description = None if is_useless else f"{old} -> {text}{where}"
+            yield line, node.end_lineno, description, functools.partial(switched, tree, node, text)
         if isinstance(node, ast.Raise | ast.JoinedStr | ast.arguments | ast.AnnAssign):
             return
         inside = inside or isinstance(node, ast.FunctionDef)
+        # Whether lengths are compared once more, and which line a warning names.
+        is_useless = isinstance(node, ast.keyword) and node.arg in ("strict", "stacklevel")
         for name, value in ast.iter_fields(node):
             for child in value if isinstance(value, list) else [value]:
                 if isinstance(child, ast.AST) and name not in ("annotation", "returns", "decorator_list", "pattern"):
-                    yield from visit(child, line, inside)
+                    yield from visit(child, line, inside, is_useless)
 
     after = [i for i, node in enumerate(tree.body[:9]) if i == 0 or getattr(node, "module", "") == "__future__"][-1]
     yield from visit(tree, 0, False)

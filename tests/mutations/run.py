@@ -68,12 +68,13 @@ def draw(count, seed):
                 by_line[str(path.relative_to(ROOT)), change[0]].append(change)
         drawn += [(file, *chance.choice(by_line[file, line]))
                   for file, line in chance.sample(sorted(by_line), min(number, len(by_line)))]  # fmt: skip
-    return [change for change in drawn if change[3]]  # a change that is of no use has no description
+    return drawn
 
 
 def build(changes, count, wrong, save):
     """All changes of C++ in one build. Returns those that compile, as many as are asked for, and those of Python."""
-    flags = f"-O1 -w -include {HERE}/switch.hpp"
+    # A condition makes a temporary of what is returned by reference, if its change has another type.
+    flags = f"-O1 -Werror=return-local-addr -include {HERE}/switch.hpp"
     configure = (
         f"cmake -S . -G Ninja -DCMAKE_UNITY_BUILD=ON -DCMAKE_BUILD_TYPE=Release -DPython_EXECUTABLE={sys.executable} \
       -DCMAKE_COMPILE_WARNING_AS_ERROR=OFF '-DCMAKE_CXX_FLAGS_RELEASE={flags}' -B"
@@ -198,7 +199,7 @@ def main():
     rows = {
         i: f"{file}:{line}  {description}"
         for i, (file, line, _, description, _) in ((i, drawn[i]) for i in saved["kept"])
-        if f"{file}  {description}" not in equivalent
+        if description and f"{file}  {description}" not in equivalent  # without one, it is of no use
     }
 
     def left():
@@ -206,6 +207,7 @@ def main():
 
     tests = ["--whole", *options.tests] if options.tests else []
     files = sorted(str(path.relative_to(TREE)) for path in TREE.glob("tests/python/**/test_*.py"))
+    files.sort(key=lambda file: ("compile" in file, "primitives" not in file))  # first those that find most in a second
     for size in options.ranks:
         for begin in range(0, 1 if tests else len(files), 8):
             cases = {"MUTATIONS_CASES": "1000"} if tests else {}

@@ -63,14 +63,14 @@ for line in job.bcast(LOG.read_text().splitlines() if job.rank == 0 and LOG.exis
 
 
 def run(item, nextitem, change, seconds):
-    """Whether a test fails, its seconds, and the changes that it reaches. Ends the job if it takes ten times longer."""
+    """Whether a test fails, its seconds, and the changes that it reaches. A job that takes too long ends."""
     if "torch._dynamo" in sys.modules:
         sys.modules["torch"].compiler.reset()
     switched.reached[:] = bytes(len(switched.reached))
     switched.tried[0] = change
-    # Who waits for a message takes time of the processor. Who waits for something else is ended much later.
+    # Who waits for a message mostly takes time of the processor; what lasts because others do is not ended so soon.
     signal.setitimer(signal.ITIMER_PROF, 10 + 10 * seconds)
-    faulthandler.dump_traceback_later(300 + 100 * seconds, exit=True)
+    faulthandler.dump_traceback_later(60 + 20 * seconds, exit=True)
     start = time.process_time()
     reports = runtestprotocol(item, nextitem=nextitem, log=change == NONE)
     seconds = job.allreduce(time.process_time() - start, MPI.MAX)
