@@ -80,7 +80,7 @@ TESTING: dict[str, Variable] = {
     "DISTDL_TEST_DEVICE": ("not set", "``1`` collects the tests of a device whose work comes late."),
     "DISTDL_TEST_DEVICE_DELAY_US": (
         "not set",
-        "The delay of that device's work; by default it comes as late as it may.",
+        "The delay of its work; else it comes as late as it may.",
     ),
     "DISTDL_TEST_FILES": ("all", "The files that ``tests/run.sh`` tests besides the small jobs."),
     "DISTDL_TEST_MPI": ("``mpich``", "The MPI package to test with: ``mpich``, ``openmpi`` or ``impi``."),
