@@ -1,13 +1,13 @@
 #include "autograd/loss.hpp"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/forward_grad.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
 #include <utility>
 
 #include "autograd/apply.hpp"
+#include "kernels/differentiation.hpp"
 #include "kernels/torch_versions.hpp"
 
 namespace distdl::autograd {
@@ -78,7 +78,7 @@ at::Tensor loss_of_parts(const at::Tensor& numerator, const std::variant<double,
                          operators::Primitive* sum, at::ScalarType dtype, bool divides, bool has_part, bool is_first) {
   const auto wide = at::promote_types(dtype, at::kFloat);  // equal on all ranks, and not of half precision
   const auto options = numerator.options().dtype(wide);
-  const bool has_tangents = torch::autograd::ForwardADLevel::try_get_by_idx(0) != nullptr;
+  const bool has_tangents = kernels::has_forward_derivatives();
   at::Tensor message;
   if (has_part) {
     const auto* const number = std::get_if<double>(&denominator);

@@ -1,7 +1,6 @@
 #include "autograd/split_softmax.hpp"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/forward_grad.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
@@ -10,6 +9,7 @@
 
 #include "autograd/apply.hpp"
 #include "comm/progress.hpp"
+#include "kernels/differentiation.hpp"
 #include "kernels/torch_versions.hpp"
 
 namespace distdl::autograd {
@@ -33,11 +33,10 @@ class SoftmaxBackward final : public torch::autograd::Node {
   variable_list apply(variable_list&& gradients) override {
     const comm::InPlaceOf caller(caller_);
     const auto gradient = gradients[0].defined() ? gradients[0] : input_metadata(0).zeros_like();
-    const bool differentiated =
-        c10::GradMode::is_enabled() || torch::autograd::ForwardADLevel::try_get_by_idx(0) != nullptr;
+    const bool differentiated = kernels::is_differentiated();
     at::Tensor y, weighted;
-    Input sums;
-    try {
+    Input sums{gradient, agreement::Input{gradient, ""}.structure().error};
+    if (sums.is_usable()) try {
       y = result_.unpack(getptr());
       if (differentiated) weighted = kind_ == Softmax::powers ? gradient * y : gradient;
       sums.tensor = differentiated ? weighted.sum(axis_, true) : sums_of_gradient(kind_, gradient, y, axis_);

@@ -96,6 +96,13 @@ std::shared_ptr<Made> make_rooted(const py::object& root, const Workers& x, cons
 }
 
 template <class Made>
+std::unique_ptr<Made> make_on_ranks(const std::string& name, const py::object& root, const std::vector<int>& ranks) {
+  const auto handle = communicator_handle(root);
+  const py::gil_scoped_release release;
+  return std::make_unique<Made>(name, handle, ranks);
+}
+
+template <class Made>
 void bind_rooted(py::module_& m, const char* name) {
   Bound<Made>(m, name).def(py::init(&make_rooted<Made>), py::arg("root"), py::arg("P_x"), py::arg("P_y"),
                            py::arg("transpose_src"), py::arg("transpose_dest"), py::arg("preserve_batch"));
@@ -182,12 +189,7 @@ void bind_primitives(py::module_& m) {
            py::arg("layer"), py::arg("root"), py::arg("P_x"), py::arg("P_y"), py::arg("wanted"), py::arg("periodic"),
            py::arg("fill"));
   py::class_<RowExchange>(m, "RowExchange", "Rows of a matrix that travel to ranks which each call chooses.")
-      .def(py::init([](const std::string& layer, const py::object& root, const std::vector<int>& ranks) {
-             const auto handle = communicator_handle(root);
-             const py::gil_scoped_release release;
-             return std::make_unique<RowExchange>(layer, handle, ranks);
-           }),
-           py::arg("layer"), py::arg("root"), py::arg("ranks"))
+      .def(py::init(&make_on_ranks<RowExchange>), py::arg("layer"), py::arg("root"), py::arg("ranks"))
       .def("__deepcopy__", &shared_by_copies, py::arg("memo"), "A copied layer shares it.")
       .def(
           "__call__",
@@ -199,12 +201,7 @@ void bind_primitives(py::module_& m) {
           py::arg("x"), py::arg("sent"), py::arg("received"), py::arg("requires_grad"), py::arg("has_tangent"),
           py::call_guard<py::gil_scoped_release>(), "The rows that arrive. Collective.");
   py::class_<ByteMessages>(m, "ByteMessages", "Messages of bytes of one call.")
-      .def(py::init([](const std::string& call, const py::object& root, const std::vector<int>& ranks) {
-             const auto handle = communicator_handle(root);
-             const py::gil_scoped_release release;
-             return std::make_unique<ByteMessages>(call, handle, ranks);
-           }),
-           py::arg("call"), py::arg("root"), py::arg("ranks"))
+      .def(py::init(&make_on_ranks<ByteMessages>), py::arg("call"), py::arg("root"), py::arg("ranks"))
       .def("receive", &ByteMessages::receive, py::arg("rank"), py::arg("size"),
            py::call_guard<py::gil_scoped_release>(), "Starts to receive bytes, which have arrived after wait().")
       .def("send", &ByteMessages::send, py::arg("rank"), py::arg("bytes"), py::call_guard<py::gil_scoped_release>(),

@@ -2,7 +2,6 @@
 
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/autograd.h>
-#include <torch/csrc/autograd/forward_grad.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -17,6 +16,7 @@
 
 #include "kernels/below_autograd.hpp"
 #include "kernels/channel_values.hpp"
+#include "kernels/differentiation.hpp"
 #include "kernels/norm_by_torch.hpp"
 #include "kernels/torch_versions.hpp"
 
@@ -27,11 +27,6 @@ namespace {
 using torch::autograd::edge_list;
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
-
-bool has_forward_derivatives() { return torch::autograd::ForwardADLevel::try_get_by_idx(0) != nullptr; }
-
-/// Whether the derivatives of what is computed now are needed.
-bool is_differentiated() { return c10::GradMode::is_enabled() || has_forward_derivatives(); }
 
 /// The gradients of y = call(inputs), by torch, for the inputs that a node has edges to. They have derivatives where
 /// gradients are recorded.

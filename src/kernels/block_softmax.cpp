@@ -19,8 +19,6 @@ std::vector<std::int64_t> with_extent(const at::Tensor& x, std::int64_t axis, st
   return sizes;
 }
 
-at::Tensor empty_like_blocks(const at::Tensor& x) { return at::empty(x.sizes(), x.options()); }
-
 /// Calls action(axis, pieces) for pieces of tensors: some of the rows that the dimensions before the axis are, joined.
 /// Tensors that are written must be contiguous. No pieces if the first tensor is empty.
 template <std::size_t count, class Action>
@@ -91,7 +89,7 @@ LogSum merged(const at::Tensor& messages, std::int64_t axis) {
 
 at::Tensor scaled_powers(const at::Tensor& x, const at::Tensor& largest, const at::Tensor& scale, std::int64_t axis) {
   const BelowAutograd guard;
-  auto result = empty_like_blocks(x);
+  auto result = at::empty(x.sizes(), x.options());
   in_pieces<4>(axis, {x, largest, scale, result}, [](std::int64_t, std::array<at::Tensor, 4>& of) {
     auto& [piece, shift, factor, to] = of;
     at::sub_out(to, piece, shift).exp_().mul_(factor);
@@ -125,7 +123,7 @@ at::Tensor sums_of_gradient(Softmax kind, const at::Tensor& gradient, const at::
 at::Tensor gradient_of_input(Softmax kind, const at::Tensor& gradient, const at::Tensor& y, const at::Tensor& sums,
                              std::int64_t axis) {
   const BelowAutograd guard;
-  auto result = empty_like_blocks(y);
+  auto result = at::empty(y.sizes(), y.options());
   in_pieces<4>(axis, {gradient, y, sums, result}, [&](std::int64_t, std::array<at::Tensor, 4>& of) {
     auto& [slope, values, total, to] = of;
     if (kind == Softmax::powers) {
