@@ -37,12 +37,12 @@ class SoftmaxBackward final : public torch::autograd::Node {
     at::Tensor y, weighted;
     Input sums{gradient, agreement::Input{gradient, ""}.structure().error};
     if (sums.is_usable()) try {
-      y = result_.unpack(getptr());
-      if (differentiated) weighted = kind_ == Softmax::powers ? gradient * y : gradient;
-      sums.tensor = differentiated ? weighted.sum(axis_, true) : sums_of_gradient(kind_, gradient, y, axis_);
-    } catch (const c10::Error& error) {  // of this rank alone: y was written, or the graph freed
-      sums = {{}, std::string("is not there: ") + error.what_without_backtrace(), agreement::Structure::Error::state};
-    }
+        y = result_.unpack(getptr());
+        if (differentiated) weighted = kind_ == Softmax::powers ? gradient * y : gradient;
+        sums.tensor = differentiated ? weighted.sum(axis_, true) : sums_of_gradient(kind_, gradient, y, axis_);
+      } catch (const c10::Error& error) {  // of this rank alone: y was written, or the graph freed
+        sums = {{}, std::string("is not there: ") + error.what_without_backtrace(), agreement::Structure::Error::state};
+      }
     const auto all = call_unseen(*sum_, sums);
     if (!differentiated) return {gradient_of_input(kind_, gradient, y, all, axis_)};
     return {weighted - (kind_ == Softmax::powers ? y : y.exp()) * all};

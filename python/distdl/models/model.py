@@ -32,7 +32,8 @@ from distdl.partitions.grid import Grid
 from distdl.partitions.partition import Partition
 from distdl.torch_compat.trees import tree_flatten, tree_map_only
 
-_MOST_PROGRAMS = 16
+_MOST_OPERATIONS = 1 << 15
+"""Of all programs that a model keeps: about 1 GiB of memory. Two programs stay in any case."""
 
 
 class _NotCalledError(RuntimeError, AttributeError):
@@ -218,12 +219,13 @@ class DistributedModel(WrappedModule):
         dtypes = tuple(parameter.dtype for parameter in self.parameters())  # a submodule may have been converted
         key = (tuple(blocks), tuple(inputs), dtypes, modes, self.autocast, text_of_others(args[0]), self._changes,
                self._frozen, str(self._orders))  # fmt: skip
-        if key not in self._programs:
+        program = self._programs.pop(key, None)
+        if program is None:
             program = self._builder.build(self.module, args[0], inputs, placed, self._orders, self.layouts)
-            self._programs[key] = program
-            if len(self._programs) > _MOST_PROGRAMS:
-                del self._programs[next(iter(self._programs))]
-        self.program = self._programs[key]
+        self.program = self._programs[key] = program  # the last one: those that were not used for longest go first
+        operations = sum(len(kept.plan.steps) for kept in self._programs.values())
+        while len(self._programs) > 2 and operations > _MOST_OPERATIONS:
+            operations -= len(self._programs.pop(next(iter(self._programs))).plan.steps)
         self._held = [place_of(self, "parameters", name) for name in self.program.parameters]
 
     @functools.cached_property

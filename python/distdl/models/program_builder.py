@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import gc
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
@@ -19,9 +21,21 @@ from distdl.models.rules.applied_layer import key_of_layer
 from distdl.models.run.buffers import Buffers
 from distdl.models.run.program import Program
 from distdl.parameters.layout import Layout
-from distdl.partitions.comparison import gather_or_raise
+from distdl.partitions.comparison import compared_once, gather_or_raise
 from distdl.partitions.grid import Grid
 from distdl.progress_bars import ProgressBar
+
+
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Collect no garbage: nearly all objects that a program is made of stay, and each look at all objects is long."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @dataclass
@@ -41,6 +55,7 @@ class ProgramBuilder:
     fallback: str
     as_sequential: bool
 
+    @_without_garbage_collection()
     def build(
         self,
         model: torch.nn.Module,
@@ -75,7 +90,8 @@ class ProgramBuilder:
                 # Numbers are drawn in the order of strides.
                 plan = planned(self._record(call, inputs, orders, real_strides=True))
             plan.refuse_unfollowed()
-            return Program(plan, [input.blocks for input in placed], Buffers(model), layouts)
+            with compared_once("distribute", self.grid.constructing_ranks()):
+                return Program(plan, [input.blocks for input in placed], Buffers(model), layouts)
 
     def _record(
         self,

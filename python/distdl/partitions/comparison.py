@@ -10,6 +10,7 @@ import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import NoReturn, ParamSpec, TypeVar
 
@@ -95,6 +96,26 @@ def agreed(operation: str, grid: Grid, describe: Callable[[], str]) -> Iterator[
     )
 
 
+_is_compared: ContextVar[bool] = ContextVar("_is_compared", default=False)
+
+
+@contextmanager
+def compared_once(operation: str, grid: Grid) -> Iterator[None]:
+    """Compare nothing within the body, since the workers have agreed on all that it constructs.
+
+    An exception in the body is raised on all workers. Collective over them.
+    """
+    token = _is_compared.set(True)
+    error: Exception | None = None
+    try:
+        yield
+    except Exception as raised:
+        error = raised
+    finally:
+        _is_compared.reset(token)
+    compare(operation, operation, grid, error, {}, {})
+
+
 def gather_or_raise(operation: str, grid: Grid, make: Callable[[], bytes]) -> list[bytes]:
     """Every worker's result of ``make``, in worker order. An error on any worker is raised on all of them.
 
@@ -132,7 +153,7 @@ def compare(
     """
     if error is not None:
         error = error_for_all(operation, options, error)
-    if not voters.active:  # nobody to compare with
+    if not voters.active or _is_compared.get():
         if error is not None:
             raise error
         return

@@ -309,6 +309,23 @@ def test_models_may_have_attributes_of_any_name():
         assert torch.allclose(y, model(x[: len(y)]))
 
 
+def test_programs_that_were_not_used_for_longest_are_forgotten(monkeypatch):
+    monkeypatch.setattr("distdl.models.model._MOST_OPERATIONS", 6)
+    P_x = grid(P_world, [job.size, 1])
+    model = distdl.distribute(torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Tanh()), P_x)
+
+    def program(rows):
+        model(distdl.scatter(torch.ones(job.size * rows, 2), P_x))
+        return model.program
+
+    programs = {rows: program(rows) for rows in (1, 2, 3)}  # of two operations
+    assert program(1) is programs[1]
+    program(4)
+    assert program(1) is programs[1]
+    assert program(3) is programs[3]
+    assert program(2) is not programs[2]
+
+
 def test_the_line_of_a_model_of_torch_is_that_of_the_program():
     model = distdl.distribute(torch.nn.Sequential(torch.nn.Linear(4, 4)), grid(P_world, [job.size, 1]))
     model(torch.ones(2, 4))

@@ -15,7 +15,7 @@ from distdl.models.capture.recording import Recording, Value
 from distdl.modules.deep_copy import copied
 from distdl.progress_bars import ProgressBar
 from distdl.torch_compat.autograd import autograd_again
-from distdl.torch_compat.fake import FakeTensorMode, without_log
+from distdl.torch_compat.fake import FakeTensor, FakeTensorMode, without_log
 from distdl.torch_compat.modes import with_functions
 from distdl.torch_compat.parametrizations import computed_weights
 from distdl.torch_compat.trees import tree_map_only
@@ -35,8 +35,7 @@ class Skeleton:
         for name, tensor in named:
             fake = tensors.get(id(tensor))
             if fake is None:
-                with self._mode:
-                    fake = torch.empty_like(tensor, device=device)
+                fake = FakeTensor(self._mode, torch.empty_like(tensor, device="meta"), device)
                 if isinstance(tensor, torch.nn.Parameter):
                     fake = torch.nn.Parameter(fake, tensor.requires_grad)
                 tensors[id(tensor)] = fake

@@ -123,10 +123,11 @@ class FromSequential(Module):
         with constructing(f"{type(self).__name__}.from_sequential", {"ranks": group}, {"root": root}):
             if group.known and root not in group.ranks:
                 raise ValueError(f"root {root} is none of the ranks {list(group.ranks)} of the partitions")
-            if unknown := [name for name in parameters if name not in dict(self.named_parameters())]:
+            own = dict(self.named_parameters(remove_duplicate=False))
+            if unknown := [name for name in parameters if name not in own]:
                 raise TypeError(f"the layer has no parameters {unknown}, which the module has")
             for name, parameter in parameters.items():
-                self.get_parameter(name).requires_grad_(parameter.requires_grad)
+                own[name].requires_grad_(parameter.requires_grad)
             state = tensors_in_state(module)
             is_meta = any(tensor.is_meta for tensor in state.values())
         if not group.known or not any(getattr(part, "layouts", None) for part in self.modules()):
