@@ -18,7 +18,9 @@ _LIBRARIES = (  # not torchvision
 
 def source_line() -> str:
     """The innermost line of the program that belongs neither to torch nor to this package."""
-    frame: FrameType | None = sys._getframe(1)  # the texts of all lines of the stack, as traceback has them, take a tenth of a recording
+    frame: FrameType | None = sys._getframe(
+        1
+    )  # the texts of all lines of the stack, as traceback has them, take a tenth of a recording
     while frame is not None:
         file, number = frame.f_code.co_filename, frame.f_lineno
         if not file.startswith(_LIBRARIES):
