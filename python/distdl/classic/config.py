@@ -39,7 +39,7 @@ def get_default_array() -> object:
 def get_default_pre_hook_setting() -> bool:
     """The choice of :func:`set_backend`, or of the environment; True by default.
 
-    Layers always ask whether their input changed: without this question, ranks that disagree wait for ever.
+    Layers always ask whether their input changed: without this question, ranks that disagree wait forever.
     """
     return bool(_set.get("check_input_changed", os.environ.get(PRE_HOOK_CHECK_INPUT_CHANGED_ENV, "1") != "0"))
 

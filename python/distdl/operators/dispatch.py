@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from distdl import _core
 
 
-# Operators in compiled programs are kept for ever: programs have only keys, and may outlive the layers.
+# Operators in compiled programs are kept forever: programs have only keys, and may outlive the layers.
 _compiled: set[Operator] = set()
 
 

@@ -20,7 +20,7 @@ _SECONDS_TO_READ = 0.3
 
 
 def _end_the_job(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Show an uncaught exception, and end the job, since other ranks would wait for ever."""
+    """Show an uncaught exception, and end the job, since other ranks would wait forever."""
     try:
         _previous_hook(kind, error, trace)
     finally:
