@@ -9,6 +9,7 @@ import torch.nn.functional as F
 import distdl
 from support.blocks import grid
 from support.distributed import assert_equal_models, assert_none, off
+from support.models import Experts
 from support.ranks import job, raises_everywhere, together
 
 P_world = distdl.Partition(job)
@@ -150,21 +151,6 @@ def test_features_and_batch(kind):
         with distdl.parameter_layout(kind):
             assert_equal_models(Network().double(), (4, 5, 5), [N, 1, 1], plan={"up": split})
             assert_equal_models(Network().double(), (4, 5, 5), [1, N, 1], plan={"": split})
-
-
-class Experts(torch.nn.Module):
-    """Experts in one parameter for each layer, weighted by a router."""
-
-    def __init__(self, features=4, hidden=5, experts=5):
-        super().__init__()
-        self.router = torch.nn.Linear(features, experts)
-        self.first = torch.nn.Parameter(torch.randn(experts, features, hidden))
-        self.second = torch.nn.Parameter(torch.randn(experts, hidden, features))
-
-    def forward(self, x):
-        y = torch.einsum("btd,edf->betf", x, self.first).relu()
-        y = torch.einsum("betf,efd->betd", y, self.second)
-        return x + torch.einsum("betd,bte->btd", y, self.router(x).softmax(-1))
 
 
 def test_experts():
