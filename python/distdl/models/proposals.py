@@ -188,17 +188,17 @@ def _proposed(
     fastest = sorted(whole, key=lambda costs: costs.seconds)[:_FIRST]
     tails = [(costs.splits, ways) for costs in fastest for ways in _tails(costs.splits, planned.recording, shape)]
     words = [
-        (before, words)
+        (before, by_name)
         for before in _best_by_ranks(whole)
-        for words in feature_words(model, planned.recording, math.prod(before.splits))
+        for by_name in feature_words(model, planned.recording, math.prod(before.splits))
     ]
     tried = [*whole]
     for splits, ways in with_progress("plans", tails, is_first):
         with contextlib.suppress(ValueError):  # not every module can be split so
             tried.append(costs(splits, ways))
-    for before, ways in with_progress("plans", words, is_first):
+    for before, by_name in with_progress("plans", words, is_first):
         with contextlib.suppress(ValueError):
-            by_words = costs(before.splits, {**ways})
+            by_words = costs(before.splits, {**by_name})
             if by_words.seconds < before.seconds or by_words.memory < before.memory:
                 tried.append(by_words)
     return tried

@@ -165,17 +165,6 @@ def test_experts():
                strict=True) if value.name == "second")  # fmt: skip
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_heads_of_multihead_attention(training):
-    torch.manual_seed(0)
-    layer = torch.nn.TransformerEncoderLayer(6, 3, 5, dropout=0.0, batch_first=True).double()
-    plan = {"self_attn": "colwise", "linear1": "colwise", "linear2": "rowwise"}
-    for split in ([1, N, 1], [N, 1, 1]):
-        ours = assert_equal_models(layer, (2, 5, 6), split, training, plan=plan)
-    assert ours.self_attn.in_proj_weight.shape[0] == 18 // N + (job.rank < 18 % N)
-    assert ours.self_attn.out_proj.weight.shape == (6, 6 // N + (job.rank < 6 % N))
-
-
 def test_no_weights_travel():
     """Of what travels, the bytes of weights are none: they exceed all values between the layers."""
     torch.manual_seed(0)
