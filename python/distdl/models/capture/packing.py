@@ -15,7 +15,7 @@ import torch
 from distdl.models.capture.recording import Node, Recording, Value
 from distdl.torch_compat.trees import tree_flatten, tree_map_only
 
-_RESHAPING = ("view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze")
+_VIEWS_OF_PACKED = ("view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze")
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,9 @@ class _Change:
             packings = [each.packing for each in packed if each is not None]
             fits = [each is None for each in packed] == [True, False, False] and packings[0].dim == 1
         elif (
-            node.key in _RESHAPING and packed[0] is not None and packed[0].packing.dim == len(node.inputs[0].shape) - 1
+            node.key in _VIEWS_OF_PACKED
+            and packed[0] is not None
+            and packed[0].packing.dim == len(node.inputs[0].shape) - 1
         ):
             packings = [packed[0].packing]
             fits = y.shape[-1:] == node.inputs[0].shape[-1:]

@@ -41,7 +41,7 @@ def split_layouts(
         if isinstance(request, str) and request not in WHOLE:
             met.add(pattern)
         word = "colwise" if isinstance(request, Grid) else request
-        cut = None if word is None else _cut(model, path, leaf, tuple(tensor.shape), word, is_named)
+        cut = None if word is None else _cut_of(model, path, leaf, tuple(tensor.shape), word, is_named)
         if cut is None or (isinstance(request, Grid) and (is_named or request.shape[-1] == 1 or request.dim < 2)):
             continue
         used.add(pattern)
@@ -72,7 +72,7 @@ class _Cut(NamedTuple):
         return cls((*shape[:dim], *sizes, *shape[dim + 1 :]), dim + cut, (dim, dim + len(sizes)))
 
 
-def _cut(
+def _cut_of(
     model: torch.nn.Module, path: str, leaf: str, shape: tuple[int, ...], word: str, is_named: bool
 ) -> _Cut | None:
     """The cut of a parameter by a word; None for none. Attention is cut by heads, packed layers part by part.
