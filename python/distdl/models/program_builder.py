@@ -12,9 +12,11 @@ from itertools import zip_longest
 import torch
 
 from distdl.models.capture.listing import listing
+from distdl.models.capture.packing import by_parts
 from distdl.models.capture.recording import Recording
 from distdl.models.capture.skeleton import Skeleton
 from distdl.models.inputs import PlacedInput
+from distdl.models.plan.parameter_splits import packings
 from distdl.models.plan.planning import Plan
 from distdl.models.plan.requested import Request
 from distdl.models.rules.applied_layer import key_of_layer
@@ -85,10 +87,11 @@ class ProgramBuilder:
                 as_sequential=self.as_sequential, requested=self.requested,
                 layouts=in_blocks,
             )  # fmt: skip
-            plan = planned(self._record(call, inputs, orders))
+            packed = packings(in_blocks)
+            plan = planned(by_parts(self._record(call, inputs, orders), packed))
             if self.as_sequential and any(step.operation.draw is not None for step in plan.steps):
                 # Numbers are drawn in the order of strides.
-                plan = planned(self._record(call, inputs, orders, real_strides=True))
+                plan = planned(by_parts(self._record(call, inputs, orders, real_strides=True), packed))
             plan.refuse_unfollowed()
             with compared_once("distribute", self.grid.constructing_ranks()):
                 return Program(plan, [input.blocks for input in placed], Buffers(model), layouts)

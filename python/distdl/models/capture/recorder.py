@@ -17,6 +17,7 @@ from torch.utils.checkpoint import CheckpointFunction
 
 from distdl.models.capture import unrecorded
 from distdl.models.capture.arguments import call_detaching, normalize_arguments
+from distdl.models.capture.attention_by_heads import attention_by_heads
 from distdl.models.capture.checkpoints import Checkpoints
 from distdl.models.capture.decompositions import DECOMPOSITIONS, INLINED, SPLITTING, inlined, split_calls, with_values
 from distdl.models.capture.elementwise import ELEMENTWISE
@@ -115,6 +116,11 @@ class Recorder(TorchFunctionMode):
                 return selected
             if layer is not None and self._key_of_layer(layer[0]):
                 return layer[0](*layer[1])
+            if key == "multi_head_attention_forward":
+                batch_first = self.recording.made_by(self.tensors.known(args[0])) == "transpose"
+                by_heads = attention_by_heads(*args, is_batch_first=batch_first, **kwargs)
+                if by_heads is not None:
+                    return by_heads
             if key in INLINED:
                 return inlined(func)(*args, **kwargs)
             if key in DECOMPOSITIONS:

@@ -12,6 +12,7 @@ from distdl.models.capture.assignments import take_over
 from distdl.models.capture.memory_order import strides_in
 from distdl.models.capture.recorder import Recorder
 from distdl.models.capture.recording import Recording, Value
+from distdl.models.capture.transposed_linear import with_transposed_linear
 from distdl.modules.deep_copy import copied
 from distdl.progress_bars import ProgressBar
 from distdl.torch_compat.autograd import autograd_again
@@ -115,7 +116,7 @@ class Skeleton:
                 vars(module).clear()
                 vars(module).update(attributes)
                 vars(module)["_buffers"].update(buffers)
-        return recording
+        return with_transposed_linear(recording)
 
     def _recorded(
         self,
