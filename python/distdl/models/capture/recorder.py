@@ -20,7 +20,7 @@ from distdl.models.capture.arguments import call_detaching, normalize_arguments
 from distdl.models.capture.checkpoints import Checkpoints
 from distdl.models.capture.decompositions import DECOMPOSITIONS, INLINED, SPLITTING, inlined, split_calls, with_values
 from distdl.models.capture.elementwise import ELEMENTWISE
-from distdl.models.capture.functions import key_of, with_lost_arguments, without_count_of_batches, without_template
+from distdl.models.capture.functions import WITHOUT_VALUES, key_of, with_lost_arguments, without_count_of_batches, without_template
 from distdl.models.capture.interception import FunctionClass, apply_of, end_of_apply, intercepted_calls
 from distdl.models.capture.layers_of_functions import layer_of
 from distdl.models.capture.memory_order import with_real_strides
@@ -178,7 +178,7 @@ class Recorder(TorchFunctionMode):
             unrecorded.refuse_call(key, target, args, kwargs)
             tensors = [tensor for tensor in tree_flatten((args, kwargs))[0] if isinstance(tensor, torch.Tensor)]
             versions = {id(tensor): number_of_writes(tensor) for tensor in tensors}
-            result, self._underived = call_detaching(run, args, kwargs)
+            result, self._underived = call_detaching(WITHOUT_VALUES.get(key, run), args, kwargs)
             if self._real_strides:
                 result = with_real_strides(target, run, args, kwargs, result)
             return self._record(_Call(target, key, args, kwargs), versions, result)
