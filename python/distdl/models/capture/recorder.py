@@ -22,6 +22,7 @@ from distdl.models.capture.decompositions import DECOMPOSITIONS, INLINED, SPLITT
 from distdl.models.capture.elementwise import ELEMENTWISE
 from distdl.models.capture.functions import WITHOUT_VALUES, key_of, with_lost_arguments, without_count_of_batches, without_template
 from distdl.models.capture.interception import FunctionClass, apply_of, end_of_apply, intercepted_calls
+from distdl.models.capture.known_values import KnownValues, is_kept_by_a_function, really
 from distdl.models.capture.layers_of_functions import layer_of
 from distdl.models.capture.memory_order import with_real_strides
 from distdl.models.capture.recording import Arguments, Function, ModuleBoundary, Node, Options, Recording, Target, Value
@@ -94,6 +95,7 @@ class Recorder(TorchFunctionMode):
         self._is_in_call = False
         self._underived: list[torch.Tensor] = []  # by which torch has no derivative of the current call
         self.recording = Recording([self.tensors.new(tensor) for tensor in inputs])
+        self._known = KnownValues(self.recording, self.tensors)
 
     def around_modules(self) -> AbstractContextManager[None]:
         """Record layers, and functions with a derivative of their own, as a whole."""
@@ -108,8 +110,13 @@ class Recorder(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         args, kwargs = normalize_arguments(func, args, with_lost_arguments(func, args, kwargs or {}))
         key = key_of(func)
+        if is_kept_by_a_function(args, kwargs):
+            return really(func, args, kwargs)
         layer = layer_of(func, args, kwargs)
         with self:  # torch has switched it off during this method
+            looked_at = self._known.look(func, key, args, kwargs)
+            if looked_at is not NotImplemented:
+                return looked_at
             selected = self._of_selections(func, key, args, kwargs)
             if selected is not NotImplemented:
                 return selected
