@@ -198,9 +198,9 @@ class Recording:
         self.nodes.append(node)
         self._producers.update(dict.fromkeys(node.outputs, node))
 
-    def made_by(self, value: Value | None) -> str:
-        """The key of the node that returns a value; "" for others."""
-        return self._producers[value].key if value in self._producers else ""
+    def producer(self, value: Value) -> Node | None:
+        """The call that returns a value; None for inputs, and for tensors of the model."""
+        return self._producers.get(value)
 
     def is_alike(self, first: object, second: object, functions: Container[str]) -> bool:
         """Whether values are the same, or results of the same function of alike values.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -30,6 +31,7 @@ class Skeleton:
         self._mode = FakeTensorMode(allow_non_fake_inputs=True)
         tensors: dict[int, torch.Tensor] = {}
         self._names: dict[int, str] = {}  # of parameters and buffers, by the ids of their fake tensors
+        self._originals: list[tuple[weakref.ref[torch.Tensor], str]] = []  # which functions within the model may hold
         named = itertools.chain(
             model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False)
         )
@@ -41,6 +43,7 @@ class Skeleton:
                     fake = torch.nn.Parameter(fake, tensor.requires_grad)
                 tensors[id(tensor)] = fake
                 self._names[id(fake)] = name
+                self._originals.append((weakref.ref(tensor), name))
         self.model = copied(model, {**tensors, **computed_weights(model)})
         self._buffer_shapes = {name: tensor.shape for name, tensor in model.named_buffers(remove_duplicate=False)}
 
@@ -134,7 +137,8 @@ class Skeleton:
             id(attribute): f"{path}.{name}".removeprefix(".")
             for (path, name), attribute in unrecorded.attributes_of(self.model)
         }
-        recorder = Recorder(self.model, fakes, self._names, key_of_layer, names_of_attributes, real_strides, bar)
+        originals = {id(tensor): name for ref, name in self._originals if (tensor := ref()) is not None}
+        recorder = Recorder(self.model, fakes, {**self._names, **originals}, key_of_layer, names_of_attributes, real_strides, bar)
         # Set-ups run without function modes, and compiled programs without autograd; the recorder needs both.
         with (
             with_functions(), torch.inference_mode(False), autograd_again(), torch.enable_grad(),
