@@ -16,6 +16,7 @@ from distdl.models.inputs import PlacedInput
 from distdl.models.plan.planning import Plan
 from distdl.models.plan.requested import Request
 from distdl.models.rules.applied_layer import key_of_layer
+from distdl.models.rules.observed import observe
 from distdl.models.run.buffers import Buffers
 from distdl.models.run.program import Program
 from distdl.parameters.layout import Layout
@@ -70,18 +71,20 @@ class ProgramBuilder:
                 as_sequential=self.as_sequential, requested=self.requested,
                 layouts=in_blocks,
             )  # fmt: skip
-            plan = planned(self._record(call, inputs, orders))
+            buffers = Buffers(model)
+            plan = planned(self._record(call, inputs, orders, buffers))
             if self.as_sequential and any(step.operation.draw is not None for step in plan.steps):
                 # Numbers are drawn in the order of strides.
-                plan = planned(self._record(call, inputs, orders, real_strides=True))
+                plan = planned(self._record(call, inputs, orders, buffers, real_strides=True))
             plan.refuse_unfollowed()
-            return Program(plan, [input.blocks for input in placed], Buffers(model), layouts)
+            return Program(plan, [input.blocks for input in placed], buffers, layouts)
 
     def _record(
         self,
         call: object,
         inputs: Sequence[tuple[tuple[int, ...], torch.dtype]],
         orders: Sequence[Sequence[int]] | None,
+        buffers: Buffers,
         real_strides: bool = False,
     ) -> Recording:
         """Record the model, and compare the recordings: the programs of all ranks have to fit each other."""
@@ -92,6 +95,7 @@ class ProgramBuilder:
             run = torch.compiler.disable(self.skeleton.record)  # compilers may be looking on
             try:
                 recordings.append(run(call, inputs, self._key_of_layer, orders, real_strides, bar))
+                observe(recordings[0], buffers, self.skeleton.device)
             finally:
                 bar.close()
             return "\n".join(listing(recordings[0])).encode()

@@ -16,6 +16,19 @@ def schemas_of(name: str) -> Sequence[torch._C.FunctionSchema]:
     return schemas
 
 
+def is_operator(function: object) -> bool:
+    """Whether a function is an operator of ``torch.ops``."""
+    return isinstance(function, torch._ops.OpOverload | torch._ops.OpOverloadPacket)
+
+
+def name_of_library(function: object) -> str:
+    """The name "namespace::name" of an operator that is not torch's own; "" for other functions."""
+    if isinstance(function, torch._ops.OpOverload):
+        function = function.overloadpacket
+    name = function._qualified_op_name if isinstance(function, torch._ops.OpOverloadPacket) else ""
+    return "" if name.startswith("aten::") else name
+
+
 def keep_in_order(library: torch.library.Library, name: str) -> None:
     """Have compilers keep the order of an operator's calls."""
     library._register_effectful_op(name, torch.library.EffectType.ORDERED)
