@@ -16,7 +16,7 @@ from distdl.models.plan.planning import Plan
 from distdl.models.plan.requested import Request
 from distdl.models.plan.rule_lookup import FALLBACKS
 from distdl.models.rules.applied_layer import key_of_layer
-from distdl.models.rules.observed import observe
+from distdl.models.rules.observed import observed, unknown_nodes
 from distdl.modules.module import refuse_distributed
 from distdl.nn.base.options import check_choice, refuse_lazy
 from distdl.parameters.layout import Layout
@@ -51,7 +51,10 @@ class PlannedModel:
         call: object = tuple(torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in inputs), {}
         split = {id(skeleton.model.get_parameter(name)) for name in in_blocks}
         self.recording = skeleton.record(call, inputs, partial(key_of_layer, in_blocks=split))
-        observe(self.recording, dict(model.named_buffers(remove_duplicate=False)), skeleton.device)
+        nodes, buffers = unknown_nodes(self.recording), dict(model.named_buffers(remove_duplicate=False))
+        self.recording.observed.update(
+            zip(nodes, observed(self.recording, nodes, buffers, skeleton.device), strict=True)
+        )
         self.works = works_of(self.recording, next(filter(None, autocast().values()), None))
 
     def plan(self, base: Grid, requested: Mapping[str, Request], layouts: Mapping[str, Layout] | None = None) -> Plan:

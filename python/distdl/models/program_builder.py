@@ -10,13 +10,13 @@ from itertools import zip_longest
 import torch
 
 from distdl.models.capture.listing import listing
-from distdl.models.capture.recording import Recording
+from distdl.models.capture.recording import Node, Recording
 from distdl.models.capture.skeleton import Skeleton
 from distdl.models.inputs import PlacedInput
 from distdl.models.plan.planning import Plan
 from distdl.models.plan.requested import Request
 from distdl.models.rules.applied_layer import key_of_layer
-from distdl.models.rules.observed import observe
+from distdl.models.rules.observed import dumps, loads, observed, unknown_nodes
 from distdl.models.run.buffers import Buffers
 from distdl.models.run.program import Program
 from distdl.parameters.layout import Layout
@@ -95,7 +95,6 @@ class ProgramBuilder:
             run = torch.compiler.disable(self.skeleton.record)  # compilers may be looking on
             try:
                 recordings.append(run(call, inputs, self._key_of_layer, orders, real_strides, bar))
-                observe(recordings[0], buffers, self.skeleton.device)
             finally:
                 bar.close()
             return "\n".join(listing(recordings[0])).encode()
@@ -110,7 +109,21 @@ class ProgramBuilder:
                     "distribute: the model has to be the same on all ranks; rank "
                     f"{all_ranks.ranks[0]} computes {first}, and rank {rank} {other}"
                 )
+        if nodes := unknown_nodes(recordings[0]):
+            self._observe(recordings[0], nodes, buffers)
         return recordings[0]
+
+    def _observe(self, recording: Recording, nodes: Sequence[Node], buffers: Buffers) -> None:
+        """Observe the calls that no rule knows: worker 0, which has the values of buffers, tells all ranks."""
+        all_ranks, first = self.grid.constructing_ranks(), self.grid.ranks[0]
+
+        def observe_first() -> bytes:
+            if self.grid.me != first:
+                return b""
+            return dumps(observed(recording, nodes, buffers, self.skeleton.device)).encode()
+
+        texts = gather_or_raise("distribute", all_ranks, observe_first)
+        recording.observed.update(zip(nodes, loads(texts[all_ranks.ranks.index(first)].decode()), strict=True))
 
     def _key_of_layer(self, module: torch.nn.Module) -> str:
         """The key of a layer. With as_sequential attention with dropout is recorded by the functions that it calls."""

@@ -14,14 +14,13 @@ _OF_A_RANK = re.compile(r" at 0x[0-9a-f]+|(?<=cuda):\d+|(?<='cuda'), index=\d+")
 
 
 def listing(recording: Recording) -> list[str]:
-    """A line for each constant, call and call without a rule, for the results, and for the buffers that are written."""
+    """A line for each constant and call, for the results, and for the buffers that are written."""
     values = {value for node in recording.nodes for value in node.inputs}
     values |= {value for value in tree_leaves(recording.results) if isinstance(value, Value)}
     lines = [
         _of_constant(value) for value in sorted(values, key=lambda value: value.number) if value.constant is not None
     ]
     lines += [_of_node(node) for node in recording.nodes]
-    lines += [f"{node.key}, split along {found!r}" for node, found in recording.observed.items()]
     lines += [f"the results {recording.results!r}", f"for its buffers {recording.written!r}"]
     return [_OF_A_RANK.sub("", line).replace("\n", " ") for line in lines]
 

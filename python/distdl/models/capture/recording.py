@@ -205,7 +205,7 @@ class Recording:
     boundaries: list[ModuleBoundary] = field(default_factory=list)
     results: object = None
     written: dict[str, Value] = field(default_factory=dict)
-    observed: dict[Node, tuple[CommonDim, ...] | str] = field(default_factory=dict)
+    observed: dict[Node, tuple[CommonDim, ...] | Exception] = field(default_factory=dict)
     _producers: dict[Value, Node] = field(default_factory=dict, repr=False)
 
     def add(self, node: Node) -> None:

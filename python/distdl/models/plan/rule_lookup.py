@@ -30,7 +30,7 @@ def operations_of(recording: Recording, fallback: str, as_sequential: bool) -> t
         is_constant = depends_on_inputs.isdisjoint(node.inputs)
         depends_on_inputs.update(() if is_constant else node.outputs)
         try:
-            operations.append(_by_rule(node, is_constant, recording.observed.get(node, "no rule")))
+            operations.append(_by_rule(node, is_constant, recording.observed.get(node)))
             if recording.observed.get(node) == ():
                 gathered.append(node)
         except NoRuleError as reason:
@@ -49,7 +49,7 @@ def operations_of(recording: Recording, fallback: str, as_sequential: bool) -> t
     return operations, gathered
 
 
-def _by_rule(node: Node, is_constant: bool, observed: tuple[CommonDim, ...] | str) -> Operation:
+def _by_rule(node: Node, is_constant: bool, observed: tuple[CommonDim, ...] | Exception | None) -> Operation:
     """The operation as its rule describes it, or as it was observed.
 
     Functions of constants need no rule: each worker computes them.
@@ -57,10 +57,10 @@ def _by_rule(node: Node, is_constant: bool, observed: tuple[CommonDim, ...] | st
     try:
         if node.key in RULES:
             operation = RULES[node.key](node)
-        elif isinstance(observed, str):
-            raise NoRuleError(observed)
-        else:
+        elif isinstance(observed, tuple):
             operation = observed_operation(node, observed)
+        else:
+            raise observed or NoRuleError("no rule")
         if len(operation.input_specs) != len(node.inputs):
             raise NoRuleError(f"{len(node.inputs)} tensors, where its rule knows {len(operation.input_specs)}")
         for value, spec in zip(node.inputs, operation.input_specs, strict=True):

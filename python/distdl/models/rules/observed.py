@@ -6,49 +6,82 @@ index along it needs no other index of the inputs. Where no dimension may be spl
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
 from distdl.models.capture.recording import CommonDim, Node, Recording, Run, Value
-from distdl.models.operations.operation import NoRuleError, Operation, Sharded
+from distdl.models.operations.operation import NoRuleError, Operation, RandomError, Sharded
 from distdl.models.operations.table import RULES, local
 from distdl.models.rules.trials import Trials
 from distdl.torch_compat.autograd import autograd_again
 from distdl.torch_compat.operators import is_operator
 from distdl.torch_compat.trees import tree_map_only
 
-Tables = list[torch.Tensor | None]
+_Tables = list[torch.Tensor | None]
+Observed = tuple[CommonDim, ...] | NoRuleError
 
 
-def observe(recording: Recording, buffers: Mapping[str, torch.Tensor], device: torch.device) -> None:
-    """Observe the calls of a recording that no rule knows, and note what may be split, or why there is no telling.
+def unknown_nodes(recording: Recording) -> list[Node]:
+    """The calls of operators and functions that no rule knows, and that depend on the inputs."""
+    nodes, depends_on_inputs = list[Node](), set(recording.inputs)
+    for node in recording.nodes:
+        if not depends_on_inputs.isdisjoint(node.inputs):
+            depends_on_inputs.update(node.outputs)
+            if node.key not in RULES and (is_operator(node.target) or _is_apply(node.target)):
+                nodes.append(node)
+    return nodes
+
+
+def observed(
+    recording: Recording, nodes: Sequence[Node], buffers: Mapping[str, torch.Tensor], device: torch.device
+) -> list[Observed]:
+    """The dimensions along which each of some nodes may be split, or why there is no telling.
 
     Args:
         buffers: of the model, by name: operators use them as tables of indices.
         device: on which the functions are called.
     """
-    known, seen = _KnownValues(recording, buffers), list[tuple[Node, Tables]]()
-    depends_on_inputs = set(recording.inputs)
-    for node in recording.nodes:
-        if depends_on_inputs.isdisjoint(node.inputs):
-            continue
-        depends_on_inputs.update(node.outputs)
-        if node.key in RULES or not (is_operator(node.target) or _is_apply(node.target)):
-            continue
-        tables = [known.of(value) for value in node.inputs]
-        other = next((other for other, own in seen if _is_same_call(node, other) and _are_same(tables, own)), None)
-        if other is None:
-            seen.append((node, tables))
-        recording.observed[node] = _observed(node, tables, device) if other is None else recording.observed[other]
+    known, results = _KnownValues(recording, buffers), dict[Node, Observed]()
+    tables = {node: [known.of(value) for value in node.inputs] for node in nodes}
+    for node in nodes:
+        alike = (other for other in results if _is_same_call(node, other) and _are_same(tables[node], tables[other]))
+        other = next(alike, None)
+        results[node] = _observed(node, tables[node], device) if other is None else results[other]
+    return [results[node] for node in nodes]
 
 
-def _observed(node: Node, tables: Tables, device: torch.device) -> tuple[CommonDim, ...] | str:
-    with torch.inference_mode(False), autograd_again(), torch.enable_grad():
+def dumps(results: Sequence[Observed]) -> str:
+    """Write observations as a text for other ranks."""
+    return json.dumps([
+        [type(result).__name__, str(result)] if isinstance(result, NoRuleError) else
+        [[dim.output, dim.inputs] for dim in result]
+        for result in results
+    ])  # fmt: skip
+
+
+def loads(text: str) -> list[Observed]:
+    """Read observations from their text."""
+    kinds = {kind.__name__: kind for kind in (NoRuleError, RandomError)}
+    return [
+        kinds[result[0]](result[1]) if result and isinstance(result[0], str) else
+        tuple(CommonDim(output, tuple(inputs)) for output, inputs in result)
+        for result in json.loads(text)
+    ]  # fmt: skip
+
+
+def _observed(node: Node, tables: _Tables, device: torch.device) -> Observed:
+    with contextlib.ExitStack() as modes:
+        for mode in (torch.inference_mode(False), autograd_again(), torch.enable_grad()):
+            modes.enter_context(mode)
+        for kind, dtype in node.autocast.items():
+            modes.enter_context(torch.autocast(kind, dtype, enabled=dtype is not None))
         try:
             return tuple(Trials(node, tables, device).common_dims())
         except NoRuleError as reason:
-            return str(reason)
+            return reason
 
 
 def observed_operation(node: Node, dims: Sequence[CommonDim]) -> Operation:
@@ -58,13 +91,13 @@ def observed_operation(node: Node, dims: Sequence[CommonDim]) -> Operation:
         own = {dim.inputs[i]: Sharded(dim.output) for dim in dims}
         specs.append(tuple(own.get(d) for d in range(len(value.shape))))
     others = set(range(len(node.outputs[0].shape))) - {dim.output for dim in dims}
-    return local(node, specs, others, _in_order(node))
+    return local(node, specs, others, _in_recorded_order(node))
 
 
-def _in_order(node: Node) -> Run:
+def _in_recorded_order(node: Node) -> Run:
     """The call with inputs in the order of memory that they have in one process: kernels may not look at strides."""
     call, orders = node.as_function(), [_order(value) for value in node.inputs]
-    return lambda *tensors: call(*map(_ordered, tensors, orders))
+    return lambda *tensors: call(*map(_with_order, tensors, orders))
 
 
 def _order(value: Value) -> list[int]:
@@ -72,7 +105,7 @@ def _order(value: Value) -> list[int]:
     return sorted(range(len(strides)), key=lambda d: -strides[d])
 
 
-def _ordered(x: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
+def _with_order(x: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
     if x.dim() != len(order):  # has no strides
         return x
     return x.permute(*order).contiguous().permute(*(order.index(d) for d in range(x.dim())))
@@ -127,6 +160,6 @@ def _options(node: Node) -> str:
     return repr((options, node.records_gradients, node.autocast, len(node.outputs)))
 
 
-def _are_same(tables: Tables, others: Tables) -> bool:
+def _are_same(tables: _Tables, others: _Tables) -> bool:
     pairs = zip(tables, others, strict=True)
     return all(x is y or (x is not None and y is not None and torch.equal(x, y)) for x, y in pairs)

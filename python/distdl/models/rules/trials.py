@@ -9,10 +9,10 @@ import torch
 
 from distdl.models.capture import unrecorded
 from distdl.models.capture.recording import CommonDim, Node, Value
-from distdl.models.operations.operation import NoRuleError
+from distdl.models.operations.operation import NoRuleError, RandomError
 from distdl.torch_compat.trees import tree_flatten
 
-Tensors = list[torch.Tensor]
+_Tensors = list[torch.Tensor]
 _MOST_ELEMENTS = 2**26  # of the tensors of a call
 
 
@@ -47,9 +47,10 @@ class Trials:
     def _choose_inputs(self, tables: Sequence[torch.Tensor | None]) -> None:
         """Choose inputs with finite results, which a second call repeats."""
         generators = torch.get_rng_state(), unrecorded.drawn_outside_of_torch()
-        for change in (torch.clone, torch.abs):
+        for sign in (-1, 1):
+            self._sign = sign
             pairs = zip(self._node.inputs, tables, strict=True)
-            self._inputs = [self._near(table) if table is not None else self._drawn(x, change) for x, table in pairs]
+            self._inputs = [self._drawn(value) if table is None else self._near(table) for value, table in pairs]
             self._results = self._run(self._inputs)
             if all(bool(result.isfinite().all()) for result in self._results):
                 break
@@ -59,36 +60,37 @@ class Trials:
             (value.shape, value.dtype) for value in self._node.outputs
         ]:
             raise NoRuleError("no rule, and results of other shapes or dtypes than without values")
-        is_repeated = all(map(torch.equal, self._run(self._inputs), self._results))
+        is_repeated = all(map(_alike, self._run(self._inputs), self._results))
         after = torch.get_rng_state(), unrecorded.drawn_outside_of_torch()
         if not is_repeated or not torch.equal(generators[0], after[0]) or generators[1] != after[1]:
-            raise NoRuleError("no rule, and it draws random numbers")
+            raise RandomError("no rule, and it draws random numbers")
 
     # Tensors
 
     def _numbers(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        real = torch.complex128 if dtype.is_complex else torch.float64
-        return torch.randn(tuple(shape), dtype=real, generator=self._generator).to(self._device, dtype)
+        wide = torch.complex128 if dtype.is_complex else torch.float64
+        numbers = torch.randn(tuple(shape), dtype=wide, generator=self._generator, device="cpu")
+        return numbers.to(self._device, dtype)
 
-    def _drawn(self, value: Value, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    def _drawn(self, value: Value) -> torch.Tensor:
+        """Random numbers for a tensor, of both signs or positive; zeros as indices."""
         if not (value.dtype.is_floating_point or value.dtype.is_complex):
             return torch.zeros(value.shape, dtype=value.dtype, device=self._device)
         numbers = self._numbers(value.shape, value.dtype)
-        return numbers if value.dtype.is_complex else change(numbers)
+        return numbers if value.dtype.is_complex or self._sign < 0 else numbers.abs()
 
     def _near(self, table: torch.Tensor) -> torch.Tensor:
         """Numbers near those of a table, which may be all the same; indices as they are."""
         if not table.dtype.is_floating_point:
             return table
-        change = 1 + 0.1 * torch.rand(table.shape, dtype=torch.float64, generator=self._generator)
-        return (table.double() * change.to(table.device)).to(table.dtype)
+        return table * (1 + 0.1 * self._numbers(table.shape, table.dtype).abs())
 
-    def _run(self, inputs: Sequence[torch.Tensor]) -> Tensors:
+    def _run(self, inputs: Sequence[torch.Tensor]) -> _Tensors:
         with torch.no_grad():
             return self._flat(self._call(*inputs))
 
     @staticmethod
-    def _flat(results: object) -> Tensors:
+    def _flat(results: object) -> _Tensors:
         return [leaf for leaf in tree_flatten(results)[0] if isinstance(leaf, torch.Tensor)]
 
     # Dimensions
@@ -119,7 +121,7 @@ class Trials:
         """Whether another index of an input changes the results at this index, and nowhere else."""
         at = self._results[0].shape[output] // 2
         before, own, after = self._inputs[i].tensor_split((at, at + 1), d)
-        changed = torch.cat((before, own * (2 + 0.1 * self._numbers(own.shape, own.dtype)), after), d)
+        changed = torch.cat((before, own * self._sign * (2 + 0.1 * self._numbers(own.shape, own.dtype)), after), d)
         results = self._run([*self._inputs[:i], changed, *self._inputs[i + 1 :]])
         for x, y in zip(self._results, results, strict=True):
             (*others, own), (*others_after, own_after) = (
@@ -159,11 +161,11 @@ class Trials:
         joined = (torch.cat(own, dim.output) for own in results)
         return all(map(_alike, self._results, joined)) and all(map(_alike, gradients, sums))
 
-    def _changed(self, dim: CommonDim, change: Callable[[torch.Tensor, int], torch.Tensor]) -> Tensors:
+    def _changed(self, dim: CommonDim, change: Callable[[torch.Tensor, int], torch.Tensor]) -> _Tensors:
         pairs = zip(self._inputs, dim.inputs, strict=True)
         return [x if d is None else change(x, d) for x, d in pairs]
 
-    def _part(self, dim: CommonDim, start: int, stop: int) -> Tensors:
+    def _part(self, dim: CommonDim, start: int, stop: int) -> _Tensors:
         return self._changed(dim, lambda x, d: x.narrow(d, start, stop - start).contiguous())
 
     def _asks(self) -> list[bool]:
@@ -172,7 +174,7 @@ class Trials:
             value.is_differentiable and value not in node.underived and node.records_gradients for value in node.inputs
         ]
 
-    def _gradients(self, inputs: Tensors, weights: Tensors) -> Tensors:
+    def _gradients(self, inputs: _Tensors, weights: _Tensors) -> _Tensors:
         """The gradients of the results' sum with weights by inputs."""
         tensors = [x.detach().requires_grad_(asks) for x, asks in zip(inputs, self._asks(), strict=True)]
         leaves = [x for x in tensors if x.requires_grad]
