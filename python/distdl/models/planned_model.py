@@ -19,6 +19,7 @@ from distdl.models.plan.planning import Plan
 from distdl.models.plan.requested import Request
 from distdl.models.plan.rule_lookup import FALLBACKS
 from distdl.models.rules.applied_layer import key_of_layer
+from distdl.models.rules.observed import observed, unknown_nodes
 from distdl.modules.module import refuse_distributed
 from distdl.nn.base.options import check_choice, refuse_lazy
 from distdl.parameters.layout import current_kind
@@ -53,6 +54,10 @@ class PlannedModel:
         call: object = tuple(torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in inputs), {}
         split = {id(skeleton.model.get_parameter(name)) for name in in_blocks}
         self.recording = skeleton.record(call, inputs, partial(key_of_layer, in_blocks=split))
+        nodes, buffers = unknown_nodes(self.recording), dict(model.named_buffers(remove_duplicate=False))
+        self.recording.observed.update(
+            zip(nodes, observed(self.recording, nodes, buffers, skeleton.device), strict=True)
+        )
         self._autocast = next(filter(None, autocast().values()), None)
         self.works = works_of(self.recording, self._autocast)
         self._with_heads = {frozenset(in_blocks): self}

@@ -14,10 +14,16 @@ from torch.overrides import resolve_name
 
 from distdl.models.capture.recording import Arguments, Function, Options
 from distdl.torch_compat.layers import NormBase
+from distdl.torch_compat.operators import name_of_library
 
 
 def key_of(function: Function) -> str:
-    """The name by which rules know a function: "add" for ``torch.add``, ``Tensor.add_``, ``+`` and ``+=``."""
+    """The name by which rules know a function: "add" for ``torch.add``, ``Tensor.add_``, ``+`` and ``+=``.
+
+    Operators of other libraries keep the name of their library, as in "torchvision::roi_align".
+    """
+    if name := name_of_library(function):
+        return name
     name = getattr(function, "__name__", "")
     if name == "_grouped_mm":  # of torch before 2.10
         return "grouped_mm"

@@ -86,7 +86,7 @@ def by_parts(recording: Recording, packings: Mapping[str, Packing]) -> Recording
 
 class _Change:
     def __init__(self, recording: Recording, packings: Mapping[str, Packing]) -> None:
-        self._packings = packings
+        self._packings, self._observed = packings, recording.observed
         self._numbers = itertools.count(1 + max(value.number for node in recording.nodes for value in node.outputs))
         self._packed: dict[Value, _Packed] = {}
         self._replaced: dict[Value, Value] = {}
@@ -207,15 +207,20 @@ class _Change:
             )
 
         if results is node.results and all(read(value) is value for value in (*node.inputs, *node.underived)):
-            self.changed.add(node)
+            self._copy(node, node)
             return
         args, kwargs = tree_map_only(Value, read, (node.args, dict(node.kwargs)))
         parameters = {name: read(value) for name, value in node.parameters.items()}
         written, underived = (tuple(map(read, values)) for values in (node.written, node.underived))
-        self.changed.add(
-            replace(node, args=args, kwargs=kwargs, results=results, parameters=parameters, written=written,
-                    underived=underived)
+        self._copy(
+            node, replace(node, args=args, kwargs=kwargs, results=results, parameters=parameters, written=written,
+                          underived=underived)
         )  # fmt: skip
+
+    def _copy(self, node: Node, copy: Node) -> None:
+        self.changed.add(copy)
+        if node in self._observed:
+            self.changed.observed[copy] = self._observed[node]
 
     def _values_in(self, results: object) -> object:
         return tree_map_only(Value, lambda value: self._replaced.get(value, value), results)
