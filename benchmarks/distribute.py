@@ -70,7 +70,7 @@ def resnet_by_hand(P: Partition) -> torch.nn.Module:
 
 def resnet50() -> torch.nn.Module:
     """That of torchvision."""
-    from zoo import vision
+    from zoo.torchvision import vision
 
     model: torch.nn.Module = vision.resnet50(weights=None)
     return model

@@ -17,7 +17,8 @@ import torch
 from scipy.stats import spearmanr
 from torch.utils._pytree import tree_leaves
 from tqdm import trange
-from zoo import nets, vision
+from zoo.monai import nets
+from zoo.torchvision import vision
 
 import distdl
 

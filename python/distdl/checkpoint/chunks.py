@@ -96,7 +96,7 @@ class ChunkExchange:
         at = start + int((stop - start) * (number * _GOLDEN_RATIO % 1.0))
         index = bisect.bisect_right(self._offsets, at) - 1
         offset, tensor = self._tensors[index]
-        (place,) = boxes_between(tensor.shape, *(((at - offset) // tensor.dtype.itemsize + i) for i in (0, 1)))
+        (place,) = boxes_between(tensor.shape_of_boxes, *(((at - offset) // tensor.dtype.itemsize + i) for i in (0, 1)))
         rank_with_place = next((rank for rank, box in tensor.sources if common_box(box, place) is not None), None)
         if rank_with_place is None and any(part.tensor.copies for part in self._parts(number)):
             return self._all_ranks.ranks[number % self._all_ranks.size]
@@ -115,7 +115,7 @@ class ChunkExchange:
                 return
             size = tensor.dtype.itemsize
             low, high = max(start, offset) - offset, min(stop, offset + tensor.nbytes) - offset
-            for box in boxes_between(tensor.shape, low // size, high // size):
+            for box in boxes_between(tensor.shape_of_boxes, low // size, high // size):
                 yield ChunkPart(tensor, box, offset + low - start)
                 low += box_size(box) * size
 
@@ -132,7 +132,7 @@ class ChunkExchange:
     def _block(self, part: ChunkPart, box: Box) -> torch.Tensor:
         local_box = part.tensor.box_on(self._all_ranks.me)
         assert local_box is not None
-        return self._blocks[part.tensor.name][slices_within(box, local_box)]
+        return self._blocks[part.tensor.name].view(box_shape(local_box))[slices_within(box, local_box)]
 
     def gather(self, turn: int) -> tuple[int, torch.Tensor] | None:
         """Collect this rank's chunk of a round, and return its number and bytes. Collective.

@@ -66,11 +66,13 @@ class LoadPlan:
             raise RuntimeError(
                 f"load: {stored.name} has shape {list(stored.shape)}; it has to be {list(expected.shape)}"
             )
-        self.tensors[stored.name] = replace(stored, sources=expected.sources, copies=expected.copies)
+        self.tensors[stored.name] = replace(
+            stored, sources=expected.sources, copies=expected.copies, cut_shape=expected.cut_shape
+        )
         self.blocks[stored.name] = stored_view(block)
 
     def _whole_shape(self, name: str) -> tuple[int, ...]:
-        return self._layouts[name].shape if name in self._layouts else tuple(self._state[name].shape)
+        return self._layouts[name].whole_shape if name in self._layouts else tuple(self._state[name].shape)
 
     def match_model(self, strict: bool) -> None:
         """Match the model. Raises RuntimeError if it does not fit."""

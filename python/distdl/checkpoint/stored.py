@@ -7,7 +7,7 @@ import json
 import math
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import torch
@@ -51,6 +51,7 @@ class StoredTensor:
         name, dtype, shape: as in the file.
         sources: the boxes of the ranks that write the tensor: each element once.
         copies: the boxes of all ranks that hold some of it.
+        cut_shape: the shape in which boxes lie, if some of its dimensions are a single dimension of the file.
     """
 
     name: str
@@ -58,6 +59,11 @@ class StoredTensor:
     shape: tuple[int, ...]
     sources: tuple[RankBox, ...] = ()
     copies: tuple[RankBox, ...] = ()
+    cut_shape: tuple[int, ...] | None = None
+
+    @property
+    def shape_of_boxes(self) -> tuple[int, ...]:
+        return self.shape if self.cut_shape is None else self.cut_shape
 
     @property
     def nbytes(self) -> int:
@@ -83,9 +89,11 @@ def stored_in_blocks(name: str, dtype: torch.dtype, layout: Layout) -> StoredTen
     grid, source_ranks = layout.grid, set(layout.storage[0].ranks)
     boxes = ((rank, layout.owned(grid.index(worker))) for worker, rank in enumerate(grid.ranks))
     copies = tuple((rank, tuple(box)) for rank, box in boxes if box is not None)
-    return _in_real_numbers(
-        name, dtype, layout.shape, tuple(copy for copy in copies if copy[0] in source_ranks), copies
-    )
+    sources = tuple(copy for copy in copies if copy[0] in source_ranks)
+    stored = _in_real_numbers(name, dtype, layout.shape, sources, copies)
+    if layout.merged is None:
+        return stored
+    return replace(stored, shape=layout.merge(stored.shape), cut_shape=stored.shape)
 
 
 def stored_whole(name: str, dtype: torch.dtype, shape: Sequence[int], source: int, all_ranks: Grid) -> StoredTensor:

@@ -8,17 +8,21 @@ from functools import partial
 
 import torch
 
-from distdl.models.capture.node_work import works_of
+from distdl.models.capture.node_work import NodeWork, works_of
+from distdl.models.capture.packing import by_parts
+from distdl.models.capture.recording import Node
 from distdl.models.capture.skeleton import Skeleton
 from distdl.models.capture.unrecorded import autocast
 from distdl.models.operations.placement import input_placement
+from distdl.models.plan.parameter_splits import packings, split_layouts
 from distdl.models.plan.planning import Plan
 from distdl.models.plan.requested import Request
 from distdl.models.plan.rule_lookup import FALLBACKS
 from distdl.models.rules.applied_layer import key_of_layer
+from distdl.models.rules.observed import observed, unknown_nodes
 from distdl.modules.module import refuse_distributed
 from distdl.nn.base.options import check_choice, refuse_lazy
-from distdl.parameters.layout import Layout
+from distdl.parameters.layout import current_kind
 from distdl.partitions.grid import Grid
 
 Shape = tuple[int, ...]
@@ -31,7 +35,7 @@ class PlannedModel:
     Args:
         inputs: shapes and dtypes of the whole inputs.
         fallback: as in :func:`distdl.distribute`.
-        in_blocks: the names of the parameters that a plan splits.
+        in_blocks: the names of the parameters of attention that a plan splits.
 
     Attributes:
         inputs, recording: as recorded.
@@ -45,22 +49,43 @@ class PlannedModel:
         self, model: torch.nn.Module, inputs: PlannedInputs, fallback: str = "error", in_blocks: Collection[str] = ()
     ) -> None:
         check_choice("report", "fallback", fallback, FALLBACKS)
-        self.inputs, self._fallback = inputs, fallback
+        self.inputs, self._model, self._fallback = inputs, model, fallback
         skeleton = Skeleton(model, torch.device("cpu"))
         call: object = tuple(torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in inputs), {}
         split = {id(skeleton.model.get_parameter(name)) for name in in_blocks}
         self.recording = skeleton.record(call, inputs, partial(key_of_layer, in_blocks=split))
-        self.works = works_of(self.recording, next(filter(None, autocast().values()), None))
+        nodes, buffers = unknown_nodes(self.recording), dict(model.named_buffers(remove_duplicate=False))
+        self.recording.observed.update(
+            zip(nodes, observed(self.recording, nodes, buffers, skeleton.device), strict=True)
+        )
+        self._autocast = next(filter(None, autocast().values()), None)
+        self.works = works_of(self.recording, self._autocast)
+        self._with_heads = {frozenset(in_blocks): self}
+        modules = model.named_modules()
+        self._attention = tuple(f"{name}." for name, each in modules if isinstance(each, torch.nn.MultiheadAttention))
 
-    def plan(self, base: Grid, requested: Mapping[str, Request], layouts: Mapping[str, Layout] | None = None) -> Plan:
-        """The plan on the workers of a grid.
+    def for_request(self, base: Grid, requested: Mapping[str, Request]) -> tuple[Plan, Mapping[Node, NodeWork]]:
+        """The plan on the workers of a grid, and the work of its nodes, with parameters in blocks where asked.
 
         Args:
             requested: grids and words of modules, by patterns of their names.
-            layouts: of the parameters that live in blocks, by name.
+
+        Raises:
+            ValueError: if the request cannot be followed.
         """
+        layouts = split_layouts(self._model, requested, base, current_kind())
+        heads = frozenset(name for name in layouts if name.startswith(self._attention))
+        if heads not in self._with_heads:  # attention that is split along heads is recorded in another way
+            self._with_heads[heads] = PlannedModel(self._model, self.inputs, self._fallback, heads)
+        recorded = self._with_heads[heads]
+        recording, works = recorded.recording, recorded.works
+        if packed := packings(layouts):
+            recording = by_parts(recording, packed)
+            works = works_of(recording, self._autocast, works)
         placements = [input_placement(base.ranks, base.shape, shape) for shape, _ in self.inputs]
-        return Plan(self.recording, base, placements, fallback=self._fallback, requested=requested, layouts=layouts)
+        plan = Plan(recording, base, placements, fallback=self._fallback, requested=requested, layouts=layouts)
+        plan.refuse_unfollowed()
+        return plan, works
 
 
 def refuse_unplanned(name: str, model: object) -> None:

@@ -12,12 +12,15 @@ from itertools import zip_longest
 import torch
 
 from distdl.models.capture.listing import listing
-from distdl.models.capture.recording import Recording
+from distdl.models.capture.packing import by_parts
+from distdl.models.capture.recording import Node, Recording
 from distdl.models.capture.skeleton import Skeleton
 from distdl.models.inputs import PlacedInput
+from distdl.models.plan.parameter_splits import packings
 from distdl.models.plan.planning import Plan
 from distdl.models.plan.requested import Request
 from distdl.models.rules.applied_layer import key_of_layer
+from distdl.models.rules.observed import dumps, loads, observed, unknown_nodes
 from distdl.models.run.buffers import Buffers
 from distdl.models.run.program import Program
 from distdl.parameters.layout import Layout
@@ -85,19 +88,21 @@ class ProgramBuilder:
                 as_sequential=self.as_sequential, requested=self.requested,
                 layouts=in_blocks,
             )  # fmt: skip
-            plan = planned(self._record(call, inputs, orders))
+            buffers, packed = Buffers(model), packings(in_blocks)
+            plan = planned(by_parts(self._record(call, inputs, orders, buffers), packed))
             if self.as_sequential and any(step.operation.draw is not None for step in plan.steps):
                 # Numbers are drawn in the order of strides.
-                plan = planned(self._record(call, inputs, orders, real_strides=True))
+                plan = planned(by_parts(self._record(call, inputs, orders, buffers, real_strides=True), packed))
             plan.refuse_unfollowed()
             with compared_once("distribute", self.grid.constructing_ranks()):
-                return Program(plan, [input.blocks for input in placed], Buffers(model), layouts)
+                return Program(plan, [input.blocks for input in placed], buffers, layouts)
 
     def _record(
         self,
         call: object,
         inputs: Sequence[tuple[tuple[int, ...], torch.dtype]],
         orders: Sequence[Sequence[int]] | None,
+        buffers: Buffers,
         real_strides: bool = False,
     ) -> Recording:
         """Record the model, and compare the recordings: the programs of all ranks have to fit each other."""
@@ -122,7 +127,21 @@ class ProgramBuilder:
                     "distribute: the model has to be the same on all ranks; rank "
                     f"{all_ranks.ranks[0]} computes {first}, and rank {rank} {other}"
                 )
+        if nodes := unknown_nodes(recordings[0]):
+            self._observe(recordings[0], nodes, buffers)
         return recordings[0]
+
+    def _observe(self, recording: Recording, nodes: Sequence[Node], buffers: Buffers) -> None:
+        """Observe the calls that no rule knows: worker 0, which has the values of buffers, tells all ranks."""
+        all_ranks, first = self.grid.constructing_ranks(), self.grid.ranks[0]
+
+        def observe_first() -> bytes:
+            if self.grid.me != first:
+                return b""
+            return dumps(observed(recording, nodes, buffers, self.skeleton.device)).encode()
+
+        texts = gather_or_raise("distribute", all_ranks, observe_first)
+        recording.observed.update(zip(nodes, loads(texts[all_ranks.ranks.index(first)].decode()), strict=True))
 
     def _key_of_layer(self, module: torch.nn.Module) -> str:
         """The key of a layer. With as_sequential attention with dropout is recorded by the functions that it calls."""

@@ -32,7 +32,7 @@ class Proposal:
     Attributes:
         P_x: how the inputs are split. In a job of ranks that were planned for without them, it is made by
             ``P_world.create_cartesian_topology_partition(proposal.P_x.shape)``.
-        plan: the partitions of modules that are split in another way.
+        plan: the partitions of modules that are split in another way, or words that split features.
         memory: estimated bytes on the fullest rank in a step of training.
         sent: estimated bytes that travel in a step, of all ranks.
         seconds: estimated time of a step.
@@ -41,7 +41,7 @@ class Proposal:
     """
 
     P_x: Partition
-    plan: Mapping[str, Partition]
+    plan: Mapping[str, Partition | str]
     memory: int
     sent: int
     seconds: float
@@ -55,8 +55,11 @@ class Proposal:
 
     def __str__(self) -> str:
         shown = str([*map(int, self.P_x.shape)])
-        for name, P in [*self.plan.items()][:1]:
-            shown += f", from {name} on {[*map(int, P.shape)]}"
+        for name, way in [*self.plan.items()][:1]:
+            if isinstance(way, str):
+                others = len(self.plan) - 1
+                return f"{shown}, {name} {way}" + (f" and {others} more" if others else "")
+            shown += f", from {name} on {[*map(int, way.shape)]}"
         return shown
 
 

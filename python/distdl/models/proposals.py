@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Iterator, Sequence
@@ -13,9 +14,11 @@ import torch
 from distdl.models.capture.recording import Recording
 from distdl.models.operations.placement import ways_to_split
 from distdl.models.plan.costs import cost
+from distdl.models.plan.feature_words import feature_words
 from distdl.models.plan.machine import Machine
 from distdl.models.plan.measurement import measure
 from distdl.models.plan.memory import StepMemory
+from distdl.models.plan.requested import requested_splits
 from distdl.models.plan.training import Training
 from distdl.models.planned_model import PlannedInputs, PlannedModel, Shape, first_of, inputs_of, refuse_unplanned
 from distdl.models.proposal_table import Proposal, Proposals
@@ -30,8 +33,8 @@ _TAILS = 4  # places in the model that are tried as the beginning of another spl
 _FIRST = 3  # the number of the best partitions that are tried with them
 _DEEPEST = 3  # modules within modules
 
-Ways = dict[str, list[int]]
-"""The number of blocks along each dimension, by names of modules, on the first ranks."""
+Ways = dict[str, list[int] | str]
+"""The number of blocks along each dimension on the first ranks, or words, by names of modules."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,10 @@ class _Costs:
     sent: int
     seconds: float
     block: list[int]
+
+    @property
+    def memory(self) -> int:
+        return sum(self.parts.values())
 
 
 @constructor
@@ -62,9 +69,10 @@ def plans(
 
     ``plans(model, shape, ranks=512)`` plans for ranks that need not exist, in one process; ``plans(model, P_world,
     shape)`` for the ranks of a job. All ways to split the input are tried with all ranks and with divisors of their
-    number; the best of them also with the later modules split along the batch, or on one worker. Partitions that need
-    more memory than the machine has come last; of partitions with times within 5 % those with thicker blocks come
-    first, since smaller parts of them are halos.
+    number; the best of them also with the later modules split along the batch, or on one worker. The fastest and the
+    smallest for each number of ranks are tried with features, heads, vocabularies and experts split too, and proposed
+    so if that is faster or needs less memory. Partitions that need more memory than the machine has come last; of
+    partitions with times within 5 % those with thicker blocks come first, since smaller parts of them are halos.
 
     Memory is that of the fullest rank at the fullest moment: weights, gradients and the optimizer's state in the
     layout of the context (:func:`distdl.parameter_layout`), what autograd keeps, with activation checkpoints and in the
@@ -107,7 +115,7 @@ def plans(
         if ranks is None or isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
             raise ValueError(f"plans: ranks={ranks!r}; without P_world it has to be a positive number")
         grid = Grid.imagined(ranks)
-        known = machine or measure(Grid.alone(), inputs[0][1], torch.device("cpu"))
+        known = machine or measure(Grid.alone(), _dtype_of(inputs, model), torch.device("cpu"))
         return _proposals(_proposed(model, grid, inputs, known, training), grid, grid, known, most)
     like = cast(PartitionLike, P_world)
     with constructing("plans", {"P_world": like}, options) as (grid,):
@@ -116,7 +124,7 @@ def plans(
         if ranks is not None:
             raise ValueError(f"plans: ranks={ranks}, and P_world; pass P_world or ranks")
     if machine is None and grid.active:
-        machine = measure(grid, inputs[0][1], Partition.of_grid(grid, like=like).device)
+        machine = measure(grid, _dtype_of(inputs, model), Partition.of_grid(grid, like=like).device)
     all_ranks = grid.constructing_ranks()
 
     def make() -> bytes:  # by one rank, so that all have the same
@@ -142,17 +150,22 @@ def _checked(
     return inputs_of(f"plans: {name}", model, shapes), Training.of("plans", current_kind(), optimizer)
 
 
+def _dtype_of(inputs: PlannedInputs, model: torch.nn.Module) -> torch.dtype:
+    """The dtype of most computations: inputs may be indices."""
+    dtypes = [*(dtype for _, dtype in inputs), *(parameter.dtype for parameter in model.parameters())]
+    return next((dtype for dtype in dtypes if dtype.is_floating_point), torch.get_default_dtype())
+
+
 def _proposals(listed: Sequence[_Costs], grid: Grid, like: PartitionLike, machine: Machine, most: int) -> Proposals:
     made = []
     for costs in listed:
-        P_x, *others = (
-            Partition.of_grid(first_of(grid, splits), like=like) for splits in (costs.splits, *costs.ways.values())
-        )
+        P_x = Partition.of_grid(first_of(grid, costs.splits), like=like)
+        plan = {
+            name: way if isinstance(way, str) else Partition.of_grid(first_of(grid, way), like=like)
+            for name, way in costs.ways.items()
+        }
         parts = StepMemory(**costs.parts)
-        made.append(
-            Proposal(P_x, dict(zip(costs.ways, others, strict=True)), parts.total, costs.sent, costs.seconds, parts,
-                     tuple(costs.block))
-        )  # fmt: skip
+        made.append(Proposal(P_x, plan, parts.total, costs.sent, costs.seconds, parts, tuple(costs.block)))
     return Proposals(made, machine, most)
 
 
@@ -164,8 +177,9 @@ def _proposed(
     shape = inputs[0][0]
 
     def costs(splits: list[int], ways: Ways) -> _Costs:
-        plan = planned.plan(first_of(grid, splits), {name: first_of(grid, way) for name, way in ways.items()})
-        estimate = cost(plan, machine, planned.works, training)
+        base = first_of(grid, splits)
+        plan, works = planned.for_request(base, requested_splits(ways, model, base))
+        estimate = cost(plan, machine, works, training)
         block = [-(-n // p) for n, p in zip(shape, splits, strict=True)]
         return _Costs(splits, ways, asdict(estimate.memory), estimate.sent, estimate.seconds, block)
 
@@ -173,7 +187,32 @@ def _proposed(
     whole = [costs(splits, {}) for splits in with_progress("plans", _splits(grid.size, shape), is_first)]
     fastest = sorted(whole, key=lambda costs: costs.seconds)[:_FIRST]
     tails = [(costs.splits, ways) for costs in fastest for ways in _tails(costs.splits, planned.recording, shape)]
-    return whole + [costs(splits, ways) for splits, ways in with_progress("plans", tails, is_first)]
+    words = [
+        (before, by_name)
+        for before in _best_by_ranks(whole)
+        for by_name in feature_words(model, planned.recording, math.prod(before.splits))
+    ]
+    tried = [*whole]
+    for splits, ways in with_progress("plans", tails, is_first):
+        with contextlib.suppress(ValueError):  # not every module can be split so
+            tried.append(costs(splits, ways))
+    for before, by_name in with_progress("plans", words, is_first):
+        with contextlib.suppress(ValueError):
+            by_words = costs(before.splits, {**by_name})
+            if by_words.seconds < before.seconds or by_words.memory < before.memory:
+                tried.append(by_words)
+    return tried
+
+
+def _best_by_ranks(tried: Sequence[_Costs]) -> list[_Costs]:
+    """The fastest and the smallest for each number of ranks, but one."""
+    best: dict[tuple[int, ...], _Costs] = {}
+    for count in dict.fromkeys(math.prod(costs.splits) for costs in tried):
+        among = [costs for costs in tried if math.prod(costs.splits) == count > 1]
+        fastest = sorted(among, key=lambda costs: costs.seconds)[:1]
+        smallest = sorted(among, key=lambda costs: costs.memory)[:1]
+        best.update((tuple(costs.splits), costs) for costs in (*fastest, *smallest))
+    return [*best.values()]
 
 
 def _splits(workers: int, shape: Shape) -> list[list[int]]:

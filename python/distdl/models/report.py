@@ -15,7 +15,6 @@ from distdl.models.model import DistributedModel
 from distdl.models.operations.placement import Blocks, Placement
 from distdl.models.plan.exchanges import received_within, workers_of
 from distdl.models.plan.memory import StepMemory, fullest_rank
-from distdl.models.plan.parameter_splits import split_layouts
 from distdl.models.plan.planning import Plan, PlanStep, Transfers
 from distdl.models.plan.requested import is_grid, requested_splits
 from distdl.models.plan.training import Training
@@ -150,11 +149,9 @@ def report(
     if P_x is None or shape is None:
         raise ValueError("report: of a model that is not distributed it takes P_x and shape")
     grid = _imagined(P_x)
-    inputs, requested = inputs_of("report: shape", model, shape), requested_splits(plan, model, grid)
-    layouts = split_layouts(model, requested, grid, current_kind())
-    planned = PlannedModel(model, inputs, fallback, layouts)
-    made = planned.plan(grid, requested, layouts)
-    timeline = fullest_rank(made, planned.works, Training.of("report", current_kind(), optimizer))
+    planned = PlannedModel(model, inputs_of("report: shape", model, shape), fallback)
+    made, works = planned.for_request(grid, requested_splits(plan, model, grid))
+    timeline = fullest_rank(made, works, Training.of("report", current_kind(), optimizer))
     return _report(made, timeline.kept, timeline.fullest)
 
 

@@ -19,6 +19,7 @@ from distdl.modules.layouts import (
 )
 from distdl.modules.state import extra_states, is_extra, name_in_state, set_extra_states, tensors_in_state
 from distdl.parameters.layout import Layout
+from distdl.partitions.boxes import box_shape
 from distdl.partitions.comparison import agreed, gather_or_raise
 from distdl.partitions.construction import constructing
 from distdl.partitions.grid import Grid
@@ -26,7 +27,9 @@ from distdl.partitions.structure import zero_volume_tensor
 
 
 def _whole_shapes(tensors: Mapping[str, torch.Tensor], layouts: Mapping[str, Layout]) -> dict[str, list[int]]:
-    return {name: list(layouts[name].shape if name in layouts else value.shape) for name, value in tensors.items()}
+    return {
+        name: list(layouts[name].whole_shape if name in layouts else value.shape) for name, value in tensors.items()
+    }
 
 
 def _check_root(operation: str, root: int, all_ranks: Grid, layouts: Mapping[str, Layout]) -> None:
@@ -38,8 +41,11 @@ def _check_root(operation: str, root: int, all_ranks: Grid, layouts: Mapping[str
 def _gather_to_root(layout: Layout, block: torch.Tensor, root: int) -> torch.Tensor:
     """The whole tensor on rank ``root``, zero volume elsewhere."""
     storage, _ = layout.storage
-    stored = block if storage.active else zero_volume_tensor(dtype=block.dtype)
-    return operators.repartition(storage, layout.grid.related((root,), (1,) * len(layout.shape)))(stored)
+    stored = zero_volume_tensor(dtype=block.dtype)
+    if storage.active and layout.intervals is not None:
+        stored = block.reshape(box_shape(layout.intervals))
+    whole = operators.repartition(storage, layout.grid.related((root,), (1,) * len(layout.shape)))(stored)
+    return whole.reshape(layout.whole_shape) if layout.grid.me == root else whole
 
 
 def _scatter_from_root(layout: Layout, whole: torch.Tensor, root: int) -> torch.Tensor:
@@ -48,7 +54,7 @@ def _scatter_from_root(layout: Layout, whole: torch.Tensor, root: int) -> torch.
     scatter = operators.interval_exchange(
         "load_sequential", layout.grid.related((root,), (1,) * len(layout.shape)), storage, intervals
     )
-    block = scatter(whole)
+    block = scatter(whole.reshape(layout.shape) if layout.grid.me == root else whole)
     if layout.kind == "replicated" and layout.replicas > 1:
         owned = block if layout.owner_grid.active else zero_volume_tensor(dtype=block.dtype)
         block = operators.broadcast(layout.owner_grid, layout.grid)(owned)

@@ -103,7 +103,8 @@ class WrappedModule(Layer):
             return
         wholes = {
             id(getattr(owner, held)[leaf]): torch.nn.Parameter(
-                torch.empty(self.layouts[name].shape, dtype=tensor.dtype, device=tensor.device), tensor.requires_grad
+                torch.empty(self.layouts[name].whole_shape, dtype=tensor.dtype, device=tensor.device),
+                tensor.requires_grad,
             )
             for owner, held, leaf, name, tensor in self._tensors()
         }
@@ -124,9 +125,9 @@ class WrappedModule(Layer):
 
     def _take(self, wholes: Mapping[str, torch.Tensor]) -> None:
         for *_, name, part in self._tensors():
-            intervals = self.layouts[name].intervals
-            if name in wholes and intervals is not None:
-                part.copy_(wholes[name][as_slices(intervals)])
+            layout = self.layouts[name]
+            if name in wholes and layout.intervals is not None:
+                part.copy_(wholes[name].reshape(layout.shape)[as_slices(layout.intervals)].reshape(part.shape))
 
     @classmethod
     def _unfit(cls, module: object) -> TypeError | None:

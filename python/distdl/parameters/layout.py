@@ -62,10 +62,12 @@ class Layout:
     Workers whose places differ only along other axes use the same block.
 
     Attributes:
-        shape: the shape of the whole tensor.
+        shape: the shape of the whole tensor, as it is cut.
         axes: for each dimension of the tensor a different axis of the grid, or None.
         first_of: axes of the grid along which only the workers with index 0 use the tensor, e.g. a bias added once.
         kind: where a block lives that several workers use: see :func:`distdl.parameter_layout`.
+        merged: (first, stop) of dimensions that are a single dimension of the tensor. So each worker has rows of its
+            heads in the weights of queries, keys and values that follow each other: they are cut as (3, heads, size).
 
     For example, a tensor of shape (5, 3) has the axes (1, None) of a grid (2, 2). The workers at (0, 0) and (1, 0) use
     rows 0 to 2, the workers at (0, 1) and (1, 1) use rows 3 and 4. Worker (0, 0) owns rows 0 to 2, and (1, 0) nothing.
@@ -77,6 +79,7 @@ class Layout:
     axes: tuple[int | None, ...]
     first_of: tuple[int, ...] = ()
     kind: str = "owner"
+    merged: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         axes = [axis for axis in (*self.axes, *self.first_of) if axis is not None]
@@ -87,6 +90,18 @@ class Layout:
                 f"0 along {list(self.first_of)}, of {self.grid}; it takes an axis or "
                 "None for each dimension, and no axis twice"
             )
+
+    def merge(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape of the tensor, or of a block, in a module."""
+        if self.merged is None:
+            return tuple(shape)
+        first, stop = self.merged
+        return (*shape[:first], math.prod(shape[first:stop]), *shape[stop:])
+
+    @property
+    def whole_shape(self) -> tuple[int, ...]:
+        """The shape of the whole tensor in a module."""
+        return self.merge(self.shape)
 
     @functools.cached_property
     def replica_axes(self) -> tuple[int, ...]:
@@ -162,7 +177,7 @@ class Layout:
         return self._shape_of(self.used(self.grid.place) if self.grid.active else None)
 
     def _shape_of(self, intervals: Sequence[Interval] | None) -> tuple[int, ...]:
-        return (0, *self.shape[1:]) if intervals is None else box_shape(intervals)
+        return self.merge((0, *self.shape[1:]) if intervals is None else box_shape(intervals))
 
     def replica_ranks(self, place: Sequence[int]) -> tuple[int, ...]:
         """The ranks of the workers that use the same block as the worker at a place."""

@@ -16,6 +16,28 @@ def schemas_of(name: str) -> Sequence[torch._C.FunctionSchema]:
     return schemas
 
 
+def is_operator(function: object) -> bool:
+    """Whether a function is an operator of ``torch.ops``."""
+    return isinstance(function, torch._ops.OpOverload | torch._ops.OpOverloadPacket)
+
+
+def name_of_library(function: object) -> str:
+    """The name "namespace::name" of an operator that is not torch's own; "" for other functions."""
+    if isinstance(function, torch._ops.OpOverload):
+        function = function.overloadpacket
+    name = function._qualified_op_name if isinstance(function, torch._ops.OpOverloadPacket) else ""
+    return "" if name.startswith("aten::") else name
+
+
+def writes_into_arguments(function: object) -> bool:
+    """Whether an operator that is not torch's own says that it writes into an argument."""
+    if not name_of_library(function):
+        return False
+    names = function.overloads() if isinstance(function, torch._ops.OpOverloadPacket) else ()
+    several = [getattr(function, name) for name in names] or [function]
+    return any(overload._schema.is_mutable for overload in several)
+
+
 def keep_in_order(library: torch.library.Library, name: str) -> None:
     """Have compilers keep the order of an operator's calls."""
     library._register_effectful_op(name, torch.library.EffectType.ORDERED)

@@ -1,8 +1,15 @@
-"""Nested lists, tuples, dicts and dataclasses as flat lists of leaves."""
+"""Nested lists, tuples, dicts, dataclasses and other objects as flat lists of leaves."""
 
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
 from torch.utils._pytree import (
     TreeSpec,
     register_dataclass,
+    register_pytree_node,
     tree_flatten,
     tree_leaves,
     tree_map,
@@ -14,6 +21,7 @@ from torch.utils._pytree import (
 __all__ = [
     "TreeSpec",
     "register_dataclass",
+    "register_holders",
     "tree_flatten",
     "tree_leaves",
     "tree_map",
@@ -21,3 +29,61 @@ __all__ = [
     "tree_structure",
     "tree_unflatten",
 ]
+
+def register_holders(tree: object) -> None:
+    """Make torch know the classes of objects that hold tensors in attributes, so that their tensors are leaves.
+
+    Such a class is a dataclass, a subclass of list or dict, or any other class in Python, such as a cache of keys and
+    values. Objects of it that are made of leaves have all attributes of the original, and share those that hold no
+    tensors.
+    """
+    while kinds := {type(leaf) for leaf in tree_flatten(tree)[0] if _is_holder(leaf) and _holds_tensors(leaf, set())}:
+        for kind in kinds:
+            if dataclasses.is_dataclass(kind) and not issubclass(kind, list | dict):
+                register_dataclass(kind)
+            else:
+                register_pytree_node(kind, _parts, _made_of_parts)
+
+
+def _is_holder(leaf: object) -> bool:
+    """Whether an object can have its parts replaced: it is no tensor, module or class."""
+    is_other = isinstance(leaf, torch.Tensor | torch.nn.Module | type)
+    return not is_other and (hasattr(leaf, "__dict__") or isinstance(leaf, list | dict))
+
+
+def _holds_tensors(value: object, seen: set[int]) -> bool:
+    """Whether a tensor is in the attributes of an object, in objects that these hold, and so on."""
+    if id(value) in seen:
+        return False
+    seen.add(id(value))
+    if isinstance(value, torch.Tensor):
+        return True
+    leaves = tree_flatten(value)[0]
+    if len(leaves) != 1 or leaves[0] is not value:
+        return any(_holds_tensors(leaf, seen) for leaf in leaves)
+    return _is_holder(value) and any(_holds_tensors(part, seen) for part in _parts(value)[0])
+
+
+def _parts(holder: Any) -> tuple[list[object], tuple[type, tuple[object, ...], tuple[str, ...]]]:
+    """The items and attributes of an object, and what is needed to make an object of them."""
+    keys: tuple[object, ...] = ()
+    items: list[object] = []
+    if isinstance(holder, dict):
+        keys, items = tuple(holder), [*holder.values()]
+    elif isinstance(holder, list):
+        keys, items = tuple(range(len(holder))), [*holder]
+    attributes = getattr(holder, "__dict__", {})
+    return [*items, *attributes.values()], (type(holder), keys, tuple(attributes))
+
+
+def _made_of_parts(parts: Any, made: Any) -> object:
+    """An object of a class, with these items and attributes; its constructor is not called."""
+    kind, keys, names = made
+    parts = [*parts]
+    holder = kind.__new__(kind)
+    if isinstance(holder, dict):
+        dict.update(holder, zip(keys, parts[: len(keys)], strict=True))
+    elif isinstance(holder, list):
+        list.extend(holder, parts[: len(keys)])
+    getattr(holder, "__dict__", {}).update(zip(names, parts[len(keys) :], strict=True))
+    return holder

@@ -27,9 +27,9 @@ def misfit_of(optimizer: torch.optim.Optimizer) -> str | None:
             unfit = next((layout for layout in layouts if not fits(layout)), None)
             if unfit is not None:
                 return (
-                    f"torch.optim.{kind.__name__} {rule}; a parameter of shape {list(unfit.shape)} lives in the layout "
-                    f"{unfit.kind!r} on ranks {list(unfit.grid.ranks)}. Use an optimizer that computes element by "
-                    "element, such as torch.optim.AdamW"
+                    f"torch.optim.{kind.__name__} {rule}; a parameter of shape {list(unfit.whole_shape)} lives in the "
+                    f"layout {unfit.kind!r} on ranks {list(unfit.grid.ranks)}. Use an optimizer that computes element "
+                    "by element, such as torch.optim.AdamW"
                 )
     return None
 

@@ -4,8 +4,10 @@ import pytest
 import torch
 
 import distdl
-from support.distributed import assert_equal_models
-from support.models import Line, Residual, Volume
+from distdl.models.plan.feature_words import feature_words
+from distdl.models.planned_model import PlannedModel
+from support.distributed import assert_equal_models, assert_none, off
+from support.models import Experts, Line, Residual, Volume
 from support.ranks import job, raises_everywhere, together
 
 P_world = distdl.Partition(job)
@@ -73,3 +75,79 @@ def test_layers_over_partitions_are_refused():
         raises_everywhere(TypeError, "^plans: .* holds a .*, a layer over partitions", lambda m=model: of(m, (4, 3)))
         refused = "distribute: .* holds a .*, a layer over partitions"
         raises_everywhere(TypeError, refused, lambda m=model: distdl.distribute(m, P_x))
+
+
+class Gated(torch.nn.Module):
+    """An embedding, attention, a gated network, a norm, and scores by the weights of the embedding."""
+
+    def __init__(self, rows=8, features=16, hidden=256):
+        super().__init__()
+        self.rows, self.norm = torch.nn.Embedding(rows, features), torch.nn.LayerNorm(features)
+        self.attention = torch.nn.MultiheadAttention(features, 4, batch_first=True)
+        self.layers = torch.nn.ModuleList(
+            torch.nn.ModuleDict({
+                "gate": torch.nn.Linear(features, hidden), "up": torch.nn.Linear(features, hidden),
+                "down": torch.nn.Linear(hidden, features),
+            }) for _ in range(2)
+        )  # fmt: skip
+        self.scores = torch.nn.Linear(features, rows, bias=False)
+        self.scores.weight = self.rows.weight
+
+    def forward(self, x):
+        x = self.rows(x)
+        x = x + self.attention(x, x, x, need_weights=False)[0]
+        for layer in self.layers:
+            y = self.norm(x)
+            x = x + layer["down"](torch.relu(layer["gate"](y)) * layer["up"](y))
+        return self.scores(x)
+
+
+def indices(batch=2, tokens=8):
+    return torch.arange(batch * tokens).reshape(batch, tokens) % 8
+
+
+def test_words_by_the_structure_of_a_model():
+    model = Gated()
+    recording = PlannedModel(model, [((2, 8), torch.long)]).recording
+    layers = {"layers.*.gate": "colwise", "layers.*.up": "colwise", "layers.*.down": "rowwise"}
+    everything = {"rows": "embedding_rowwise", "attention": "colwise", **layers, "scores": "colwise"}
+    assert feature_words(model, recording, 4) == [everything, {"attention": "colwise", **layers}]
+    assert feature_words(model, recording, 8) == [{name: word for name, word in everything.items()
+                                                   if name != "attention"}, layers]  # fmt: skip
+    assert feature_words(model, recording, 300) == []
+    model.tp_plan = {"layers.*.up": "colwise", "layers.*.other": "rowwise"}
+    assert feature_words(model, recording, 300) == [model.tp_plan]
+
+
+def test_words_of_experts_and_of_embeddings_alone():
+    experts = Experts()
+    recording = PlannedModel(experts, [((2, 6, 4), torch.float32)]).recording
+    words = {"router": "colwise", "first": "grouped_gemm", "second": "grouped_gemm"}
+    assert feature_words(experts, recording, 3) == [words, {"first": "grouped_gemm", "second": "grouped_gemm"}]
+    embedding = torch.nn.Sequential(torch.nn.Embedding(8, 6), torch.nn.Linear(6, 7))
+    recording = PlannedModel(embedding, [((2, 6), torch.long)]).recording
+    assert feature_words(embedding, recording, 2)[0] == {"0": "embedding_colwise", "1": "colwise"}
+
+
+def test_features_are_split_where_it_pays():
+    torch.manual_seed(0)
+    n, model = P_world.size, Gated().double()
+    proposals = distdl.plans(model, P_world, indices().to("meta"), most=1000)
+    by_words = [proposal for proposal in proposals if any(isinstance(way, str) for way in proposal.plan.values())]
+    assert bool(by_words) == (n > 1)
+    for proposal in by_words:
+        alike = next(p for p in proposals if not p.plan and tuple(p.P_x.shape) == tuple(proposal.P_x.shape))
+        assert proposal.memory < alike.memory or proposal.seconds < alike.seconds
+        assert "wise" in str(proposal)
+    for proposal in by_words[:3]:
+        ours = distdl.distribute(model, proposal.P_x, plan=proposal.plan)
+        if proposal.P_x.size < n:
+            continue
+        y = distdl.gather(ours(distdl.scatter(indices(), proposal.P_x)), ours.output_partition)
+        assert_none([off(y, model(indices()), 1e-12) if job.rank == 0 else ""])
+        assert ours.layers[0]["up"].weight.numel() == 256 * 16 // n
+    with torch.device("meta"):
+        wide = torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.ReLU(), torch.nn.Linear(2048, 512))
+    found = distdl.plans(wide, (4, 512), ranks=4, machine=distdl.Machine(memory="12MiB"))
+    assert found[0].plan == {"0": "colwise", "2": "rowwise"}  # nothing else fits
+    assert found[0].parts.weights * 4 == 4 * (2 * 512 * 2048 + 2048) + 4 * 4 * 512

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 import distdl
 from support.blocks import grid
 from support.distributed import assert_equal_models, assert_none, off
+from support.models import Experts
 from support.ranks import job, raises_everywhere, together
 
 P_world = distdl.Partition(job)
@@ -152,21 +153,6 @@ def test_features_and_batch(kind):
             assert_equal_models(Network().double(), (4, 5, 5), [1, N, 1], plan={"": split})
 
 
-class Experts(torch.nn.Module):
-    """Experts in one parameter for each layer, weighted by a router."""
-
-    def __init__(self, features=4, hidden=5, experts=5):
-        super().__init__()
-        self.router = torch.nn.Linear(features, experts)
-        self.first = torch.nn.Parameter(torch.randn(experts, features, hidden))
-        self.second = torch.nn.Parameter(torch.randn(experts, hidden, features))
-
-    def forward(self, x):
-        y = torch.einsum("btd,edf->betf", x, self.first).relu()
-        y = torch.einsum("betf,efd->betd", y, self.second)
-        return x + torch.einsum("betd,bte->btd", y, self.router(x).softmax(-1))
-
-
 def test_experts():
     torch.manual_seed(0)
     for words in ("grouped_gemm", "rowwise"):
@@ -177,17 +163,6 @@ def test_experts():
     steps = ours.program.plan.steps
     assert all(regions is None for step in steps for value, regions in zip(step.node.inputs, step.input_regions,
                strict=True) if value.name == "second")  # fmt: skip
-
-
-@pytest.mark.parametrize("training", [True, False])
-def test_heads_of_multihead_attention(training):
-    torch.manual_seed(0)
-    layer = torch.nn.TransformerEncoderLayer(6, 3, 5, dropout=0.0, batch_first=True).double()
-    plan = {"self_attn": "colwise", "linear1": "colwise", "linear2": "rowwise"}
-    for split in ([1, N, 1], [N, 1, 1]):
-        ours = assert_equal_models(layer, (2, 5, 6), split, training, plan=plan)
-    assert ours.self_attn.in_proj_weight.shape[0] == 18 // N + (job.rank < 18 % N)
-    assert ours.self_attn.out_proj.weight.shape == (6, 6 // N + (job.rank < 6 % N))
 
 
 def test_no_weights_travel():

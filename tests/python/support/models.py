@@ -109,3 +109,18 @@ class Tied(torch.nn.Module):
 
     def forward(self, x):
         return self.second(self.between(self.first(x)))
+
+
+class Experts(torch.nn.Module):
+    """Experts in one parameter for each layer, weighted by a router."""
+
+    def __init__(self, features=4, hidden=5, experts=5):
+        super().__init__()
+        self.router = torch.nn.Linear(features, experts)
+        self.first = torch.nn.Parameter(torch.randn(experts, features, hidden))
+        self.second = torch.nn.Parameter(torch.randn(experts, hidden, features))
+
+    def forward(self, x):
+        y = torch.einsum("btd,edf->betf", x, self.first).relu()
+        y = torch.einsum("betf,efd->betd", y, self.second)
+        return x + torch.einsum("betd,bte->btd", y, self.router(x).softmax(-1))

@@ -11,10 +11,12 @@ import torch
 
 from distdl.models.capture.recording import Arguments, Function
 from distdl.torch_compat.operators import schemas_of
-from distdl.torch_compat.trees import tree_map_only
+from distdl.torch_compat.trees import tree_flatten, tree_map_only
 
 _OF_NUMPY = {"axis": "dim", "keepdims": "keepdim", "x": "input", "a": "input", "x1": "input", "x2": "other"}
 """NumPy's names of arguments, which torch takes as well."""
+_BY_NAME_ONLY = {"is_contiguous"}
+"""Functions whose arguments torch takes by name, other than their schemas say."""
 
 
 def normalize_arguments(
@@ -25,7 +27,7 @@ def normalize_arguments(
     So rules find the tensors of each call in the same order. Functions that are written in Python are left alone: they
     hand on their arguments so.
     """
-    if not kwargs or isinstance(function, FunctionType):
+    if not kwargs or isinstance(function, FunctionType) or getattr(function, "__name__", "") in _BY_NAME_ONLY:
         return args, kwargs
     for names, count in _overloads(getattr(function, "__name__", "")):
         left = names[len(args) :]
@@ -67,6 +69,10 @@ def call_detaching(function: Function, args: Arguments, kwargs: dict[str, object
     try:
         return function(*args, **kwargs), []
     except RuntimeError as error:
+        if str(error).startswith("Autograd not support dtype"):  # a sum in integers, for example
+            with torch.no_grad():
+                asking = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, torch.Tensor) and x.requires_grad]
+                return function(*args, **kwargs), asking
         refused = re.search(r"respect to argument '(\w+)'\. This input cannot have requires_grad", str(error))
         tensor = arguments_by_name(function, args, kwargs).get(refused[1]) if refused else None
         if not isinstance(tensor, torch.Tensor):

@@ -14,11 +14,19 @@ from torch.overrides import resolve_name
 
 from distdl.models.capture.recording import Arguments, Function, Options
 from distdl.torch_compat.layers import NormBase
+from distdl.torch_compat.operators import name_of_library
 
 
 def key_of(function: Function) -> str:
-    """The name by which rules know a function: "add" for ``torch.add``, ``Tensor.add_``, ``+`` and ``+=``."""
+    """The name by which rules know a function: "add" for ``torch.add``, ``Tensor.add_``, ``+`` and ``+=``.
+
+    Operators of other libraries keep the name of their library, as in "torchvision::roi_align".
+    """
+    if name := name_of_library(function):
+        return name
     name = getattr(function, "__name__", "")
+    if name == "_grouped_mm":  # of torch before 2.10
+        return "grouped_mm"
     if name == "__get__":
         return str(function.__self__.__name__)  # type: ignore[attr-defined]
     if name.startswith("__") and name.endswith("__"):
@@ -101,3 +109,20 @@ def without_count_of_batches(module: torch.nn.Module) -> Iterator[None]:
     finally:
         if has_no_momentum:
             module.momentum = None
+
+
+def _grouped_mm(
+    mat_a: torch.Tensor,
+    mat_b: torch.Tensor,
+    offs: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """The shape and the dtype of ``torch.nn.functional.grouped_mm``."""
+    if mat_a.dim() == 2 and mat_b.dim() == 2 and offs is not None:
+        return (mat_a @ mat_b).expand(len(offs), -1, -1).to(out_dtype or mat_a.dtype)
+    return torch.matmul(mat_a, mat_b if mat_a.dim() == mat_b.dim() else mat_b[0]).to(out_dtype or mat_a.dtype)
+
+
+WITHOUT_VALUES: dict[str, Function] = {"grouped_mm": _grouped_mm}
+"""Functions to record in place of functions that torch cannot call without values, such as for some dtypes."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from distdl.models.capture.functions import WITHOUT_VALUES
 from distdl.models.capture.recording import Node, Recording, Value
 from distdl.models.capture.unrecorded import storage_of
 from distdl.torch_compat.fake import FakeTensor, FakeTensorMode
@@ -51,17 +52,25 @@ class NodeWork:
     differentiated: frozenset[Value]
 
 
-def works_of(recording: Recording, autocast: torch.dtype | None) -> dict[Node, NodeWork]:
+def works_of(
+    recording: Recording, autocast: torch.dtype | None, known: Mapping[Node, NodeWork] | None = None
+) -> dict[Node, NodeWork]:
     """The work of each node in a step of training in which parameters ask for gradients, and inputs do not.
 
     Args:
         autocast: the dtype of autocast around the step; None where it is off.
+        known: the work of some of the nodes.
     """
     dtypes = {value: value.dtype for value in recording.inputs}
     asking: set[Value] = set()
-    works = {}
+    works: dict[Node, NodeWork] = {}
     for node in recording.nodes:
         asking.update(value for value in node.inputs if value.name and value.is_differentiable)
+        if known is not None and node in known:
+            works[node] = known[node]
+            dtypes.update(works[node].dtypes)
+            asking.update(works[node].differentiated.intersection(node.outputs))
+            continue
         own = [*node.autocast.values()]
         dtype = next(filter(None, own), None) if own else autocast
         works[node] = _work_of(node, dtypes, asking, dtype)
@@ -144,7 +153,7 @@ def _fake_tensor(value: Value, dtype: torch.dtype, asks: bool) -> torch.Tensor:
 
 def _call_of(node: Node, tensors: list[torch.Tensor]) -> object:
     if not isinstance(node.target, torch.nn.Module):
-        return node.as_function()(*tensors)
+        return node.as_function(WITHOUT_VALUES.get(node.key))(*tensors)
     module, count = node.target, len(node.arguments)
     parameters = dict(zip(node.parameters, tensors[count:], strict=True))
     call = node.as_function(lambda *args, **kwargs: torch.func.functional_call(module, parameters, args, kwargs))

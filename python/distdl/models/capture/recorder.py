@@ -17,11 +17,13 @@ from torch.utils.checkpoint import CheckpointFunction
 
 from distdl.models.capture import unrecorded
 from distdl.models.capture.arguments import call_detaching, normalize_arguments
+from distdl.models.capture.attention_by_heads import attention_by_heads
 from distdl.models.capture.checkpoints import Checkpoints
 from distdl.models.capture.decompositions import DECOMPOSITIONS, INLINED, SPLITTING, inlined, split_calls, with_values
 from distdl.models.capture.elementwise import ELEMENTWISE
-from distdl.models.capture.functions import key_of, with_lost_arguments, without_count_of_batches, without_template
+from distdl.models.capture.functions import WITHOUT_VALUES, key_of, with_lost_arguments, without_count_of_batches, without_template
 from distdl.models.capture.interception import FunctionClass, apply_of, end_of_apply, intercepted_calls
+from distdl.models.capture.known_values import KnownValues, is_kept_by_a_function, really
 from distdl.models.capture.layers_of_functions import layer_of
 from distdl.models.capture.memory_order import with_real_strides
 from distdl.models.capture.recording import Arguments, Function, ModuleBoundary, Node, Options, Recording, Target, Value
@@ -94,6 +96,7 @@ class Recorder(TorchFunctionMode):
         self._is_in_call = False
         self._underived: list[torch.Tensor] = []  # by which torch has no derivative of the current call
         self.recording = Recording([self.tensors.new(tensor) for tensor in inputs])
+        self._known = KnownValues(self.recording, self.tensors)
 
     def around_modules(self) -> AbstractContextManager[None]:
         """Record layers, and functions with a derivative of their own, as a whole."""
@@ -108,13 +111,25 @@ class Recorder(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         args, kwargs = normalize_arguments(func, args, with_lost_arguments(func, args, kwargs or {}))
         key = key_of(func)
+        if is_kept_by_a_function(args, kwargs):
+            return really(func, args, kwargs)
         layer = layer_of(func, args, kwargs)
         with self:  # torch has switched it off during this method
+            looked_at = self._known.look(func, key, args, kwargs)
+            if looked_at is not NotImplemented:
+                return looked_at
             selected = self._of_selections(func, key, args, kwargs)
             if selected is not NotImplemented:
                 return selected
             if layer is not None and self._key_of_layer(layer[0]):
                 return layer[0](*layer[1])
+            if key == "multi_head_attention_forward":
+                query = self.tensors.known(args[0])
+                made_by = None if query is None else self.recording.producer(query)
+                batch_first = made_by is not None and made_by.key == "transpose"
+                by_heads = attention_by_heads(*args, is_batch_first=batch_first, **kwargs)
+                if by_heads is not None:
+                    return by_heads
             if key in INLINED:
                 return inlined(func)(*args, **kwargs)
             if key in DECOMPOSITIONS:
@@ -178,7 +193,7 @@ class Recorder(TorchFunctionMode):
             unrecorded.refuse_call(key, target, args, kwargs)
             tensors = [tensor for tensor in tree_flatten((args, kwargs))[0] if isinstance(tensor, torch.Tensor)]
             versions = {id(tensor): number_of_writes(tensor) for tensor in tensors}
-            result, self._underived = call_detaching(run, args, kwargs)
+            result, self._underived = call_detaching(WITHOUT_VALUES.get(key, run), args, kwargs)
             if self._real_strides:
                 result = with_real_strides(target, run, args, kwargs, result)
             return self._record(_Call(target, key, args, kwargs), versions, result)

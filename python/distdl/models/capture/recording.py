@@ -155,6 +155,19 @@ class Node:
 
 
 @dataclass(frozen=True)
+class CommonDim:
+    """A dimension of a node's results whose indices are computed one by one, each from the same index of the inputs.
+
+    Attributes:
+        output: the dimension of each result.
+        inputs: the dimension of each input; None for an input that is read whole.
+    """
+
+    output: int
+    inputs: tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
 class ModuleBoundary:
     """The beginning or the end of a module's call.
 
@@ -184,6 +197,7 @@ class Recording:
         boundaries: the beginnings and ends of calls of modules, in order.
         results: the model's results, with values in place of tensors.
         written: the final values of buffers that the model writes into, by name.
+        observed: the dimensions along which nodes without a rule may be split, or why there is no telling.
     """
 
     inputs: list[Value]
@@ -191,12 +205,17 @@ class Recording:
     boundaries: list[ModuleBoundary] = field(default_factory=list)
     results: object = None
     written: dict[str, Value] = field(default_factory=dict)
+    observed: dict[Node, tuple[CommonDim, ...] | Exception] = field(default_factory=dict)
     _producers: dict[Value, Node] = field(default_factory=dict, repr=False)
 
     def add(self, node: Node) -> None:
         """Append a call."""
         self.nodes.append(node)
         self._producers.update(dict.fromkeys(node.outputs, node))
+
+    def producer(self, value: Value) -> Node | None:
+        """The call that returns a value; None for inputs, and for tensors of the model."""
+        return self._producers.get(value)
 
     def is_alike(self, first: object, second: object, functions: Container[str]) -> bool:
         """Whether values are the same, or results of the same function of alike values.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -12,6 +13,7 @@ from distdl.models.capture.assignments import take_over
 from distdl.models.capture.memory_order import strides_in
 from distdl.models.capture.recorder import Recorder
 from distdl.models.capture.recording import Recording, Value
+from distdl.models.capture.transposed_linear import with_transposed_linear
 from distdl.modules.deep_copy import copied
 from distdl.progress_bars import ProgressBar
 from distdl.torch_compat.autograd import autograd_again
@@ -29,6 +31,7 @@ class Skeleton:
         self._mode = FakeTensorMode(allow_non_fake_inputs=True)
         tensors: dict[int, torch.Tensor] = {}
         self._names: dict[int, str] = {}  # of parameters and buffers, by the ids of their fake tensors
+        self._originals: list[tuple[weakref.ref[torch.Tensor], str]] = []  # which functions within the model may hold
         named = itertools.chain(
             model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False)
         )
@@ -40,6 +43,7 @@ class Skeleton:
                     fake = torch.nn.Parameter(fake, tensor.requires_grad)
                 tensors[id(tensor)] = fake
                 self._names[id(fake)] = name
+                self._originals.append((weakref.ref(tensor), name))
         self.model = copied(model, {**tensors, **computed_weights(model)})
         self._buffer_shapes = {name: tensor.shape for name, tensor in model.named_buffers(remove_duplicate=False)}
 
@@ -115,7 +119,7 @@ class Skeleton:
                 vars(module).clear()
                 vars(module).update(attributes)
                 vars(module)["_buffers"].update(buffers)
-        return recording
+        return with_transposed_linear(recording)
 
     def _recorded(
         self,
@@ -133,7 +137,8 @@ class Skeleton:
             id(attribute): f"{path}.{name}".removeprefix(".")
             for (path, name), attribute in unrecorded.attributes_of(self.model)
         }
-        recorder = Recorder(self.model, fakes, self._names, key_of_layer, names_of_attributes, real_strides, bar)
+        originals = {id(tensor): name for ref, name in self._originals if (tensor := ref()) is not None}
+        recorder = Recorder(self.model, fakes, {**self._names, **originals}, key_of_layer, names_of_attributes, real_strides, bar)
         # Set-ups run without function modes, and compiled programs without autograd; the recorder needs both.
         with (
             with_functions(), torch.inference_mode(False), autograd_again(), torch.enable_grad(),

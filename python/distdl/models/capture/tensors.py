@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 from collections.abc import Mapping, Sequence
 
@@ -14,9 +13,10 @@ from distdl.models.capture.selections import UNKNOWN_NUMBER, Selections
 from distdl.models.capture.source_line import source_line
 from distdl.torch_compat.autograd import number_of_writes
 from distdl.torch_compat.fake import FakeTensor
-from distdl.torch_compat.trees import register_dataclass, tree_flatten, tree_map_only
+from distdl.torch_compat.trees import register_holders, tree_flatten, tree_map_only
 
-_RETURNED = (torch.Tensor, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, enum.Enum, type)
+_WITHOUT_TENSORS = (torch.Tensor, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size,
+                    enum.Enum, type)  # fmt: skip
 
 
 class RecordedTensors:
@@ -128,14 +128,13 @@ class RecordedTensors:
         Raises:
             NotImplementedError: if it returns objects in which tensors cannot be found.
         """
+        register_holders(results)  # from here on their tensors are found, also by gather()
         for leaf in tree_flatten(results)[0]:
-            if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
-                register_dataclass(type(leaf))  # from here on its tensors are found, also by gather()
-                return self.results(results)
-            if not isinstance(leaf, _RETURNED):
+            has_been_searched = hasattr(leaf, "__dict__") and not isinstance(leaf, torch.nn.Module)
+            if not has_been_searched and not isinstance(leaf, _WITHOUT_TENSORS):
                 raise NotImplementedError(
                     f"the model returns a {type(leaf).__name__}, in which tensors cannot be found; return tensors in a "
-                    "tuple, a list, a dict or a dataclass, or make it known by torch.utils._pytree"
+                    "tuple, a list, a dict, or attributes of an object"
                 )
         self._where = "where the model returns it"
         values = tree_map_only(torch.Tensor, self.value, results)

@@ -14,6 +14,7 @@ from distdl.models.capture.source_line import source_line
 from distdl.torch_compat.autograd import saved_tensors_hooks
 from distdl.torch_compat.fake import FakeTensor
 from distdl.torch_compat.memory import address_of_storage
+from distdl.torch_compat.operators import writes_into_arguments
 from distdl.torch_compat.parametrizations import computed_weights
 from distdl.torch_compat.trees import tree_flatten
 
@@ -49,6 +50,8 @@ def refuse_call(key: str, target: Callable[..., object], args: Sequence[Any], kw
         reason = f"{key} looks at the values of a tensor, which are not known before the model runs"
     elif key == "backward" or (key == "grad" and attribute != "grad"):
         reason = f"{key} computes derivatives within the model"
+    elif writes_into_arguments(target):
+        reason = f"{key} writes into tensors; use an operator that returns others"
     elif name.startswith("_foreach_") and name.endswith("_"):
         reason = f"{name} writes into tensors; use _foreach functions that return others"
     elif isinstance(into := _written(key, name, args, kwargs), torch.Tensor) and not isinstance(into, FakeTensor):

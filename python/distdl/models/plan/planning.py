@@ -68,7 +68,8 @@ class Plan:
         in_blocks = {value: layouts[value.name] for value in values if value.name in layouts} if layouts else {}
         self.parameters = {value: owned_blocks(layout) for value, layout in in_blocks.items()}
         self._read_in_place = {value: regions_of(layout) for value, layout in in_blocks.items()}
-        self.choice = WorkerChoice(base, requested or {}, self.parameters)
+        self._in_blocks = {*self.parameters}  # and their parts
+        self.choice = WorkerChoice(base, requested or {}, self._in_blocks)
         self.placements: dict[Value, Placement] = dict(zip(recording.inputs, inputs, strict=True))
         self.steps: list[PlanStep] = []
         operations, self.gathered = operations_of(recording, fallback, as_sequential)
@@ -91,6 +92,8 @@ class Plan:
             input_regions.append(regions if self._is_needed(value, source, regions) else None)
         self.steps.append(PlanStep(node, operation, workers, tuple(input_regions), sources))
         self.placements.update(zip(node.outputs, self._results(node, operation, workers), strict=True))
+        if node.key == "unpack" and node.inputs[0] in self._in_blocks:
+            self._in_blocks.update(node.outputs)
 
     def refuse_unfollowed(self) -> None:
         """Refuse requests that no operation follows; see :meth:`WorkerChoice.refuse_unfollowed`."""

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import torch
 
-from distdl.models.capture.recording import Node, Recording, Value
+from distdl.models.capture.recording import CommonDim, Node, Recording, Value
 from distdl.models.operations.operation import InputSpec, NoRuleError, Operation, RandomError, Sharded
 from distdl.models.operations.table import whole
 from distdl.models.rules import RULES
 from distdl.models.rules.assignments import written
+from distdl.models.rules.observed import observed_operation
 
 FALLBACKS = ("error", "gather")
 
@@ -29,7 +30,9 @@ def operations_of(recording: Recording, fallback: str, as_sequential: bool) -> t
         is_constant = depends_on_inputs.isdisjoint(node.inputs)
         depends_on_inputs.update(() if is_constant else node.outputs)
         try:
-            operations.append(_by_rule(node, is_constant))
+            operations.append(_by_rule(node, is_constant, recording.observed.get(node)))
+            if recording.observed.get(node) == ():
+                gathered.append(node)
         except NoRuleError as reason:
             may_gather = fallback == "gather" and not (as_sequential and isinstance(reason, RandomError))
             if may_gather and not is_constant:
@@ -46,12 +49,18 @@ def operations_of(recording: Recording, fallback: str, as_sequential: bool) -> t
     return operations, gathered
 
 
-def _by_rule(node: Node, is_constant: bool) -> Operation:
-    """The operation as its rule describes it. Functions of constants need no rule: each worker computes them."""
+def _by_rule(node: Node, is_constant: bool, observed: tuple[CommonDim, ...] | Exception | None) -> Operation:
+    """The operation as its rule describes it, or as it was observed.
+
+    Functions of constants need no rule: each worker computes them.
+    """
     try:
-        if node.key not in RULES:
-            raise NoRuleError("no rule")
-        operation = RULES[node.key](node)
+        if node.key in RULES:
+            operation = RULES[node.key](node)
+        elif isinstance(observed, tuple):
+            operation = observed_operation(node, observed)
+        else:
+            raise observed or NoRuleError("no rule")
         if len(operation.input_specs) != len(node.inputs):
             raise NoRuleError(f"{len(node.inputs)} tensors, where its rule knows {len(operation.input_specs)}")
         for value, spec in zip(node.inputs, operation.input_specs, strict=True):

@@ -53,21 +53,24 @@ def _operand(value: Value, out: tuple[int, ...], rows: bool) -> InputSpec:
     return (*batches(value, out), *own)
 
 
-@rule_for("linear", "Linear", takes="input weight bias")
+@rule_for("linear", "Linear", "transposed_linear", takes="input weight bias")
 def linear(node: Node) -> Operation:
     """Any dimension but the features. If asked, features of the result, or of the input, whose parts are summed."""
     x, *parameters = node.inputs
     n = len(x.shape)
+    is_transposed = node.key == "transposed_linear"
     run = F.linear if node.parameters else None
-    rows: list[InputSpec] = [(Sharded(n - 1), *[None] * (len(value.shape) - 1)) for value in parameters]
-    operation = local(node, [(*same(n - 1), None), *rows], [n - 1], run)
-    columns: list[InputSpec] = [(None, Sharded(n - 1)), *map(whole, parameters[1:])]
+    by_result: list[InputSpec] = [(Sharded(n - 1), *[None] * (len(value.shape) - 1)) for value in parameters]
+    by_input: list[InputSpec] = [(None, Sharded(n - 1)), *map(whole, parameters[1:])]
+    if is_transposed:
+        by_result[0], by_input[0] = by_input[0], by_result[0]
+    operation = local(node, [(*same(n - 1), None), *by_result], [n - 1], run)
 
     def finish(y: torch.Tensor, tensors: Sequence[torch.Tensor], features: Interval) -> torch.Tensor:
         return y if len(tensors) == 2 else y + tensors[2][slice(*features)]
 
-    part: Part = lambda x, weight, *bias: F.linear(x, weight)  # noqa: E731
-    summed = summed_over_last(node, x.shape, [same(n), *columns], lambda interval: part, finish)
+    part: Part = lambda x, weight, *bias: F.linear(x, weight.mT if is_transposed else weight)  # noqa: E731
+    summed = summed_over_last(node, x.shape, [same(n), *by_input], lambda interval: part, finish)
     return replace(operation, if_requested=frozenset([n - 1]), summed=summed)
 
 

@@ -156,8 +156,11 @@ def interpolate(node: Node) -> Operation:
 
 
 _CONVOLUTIONS, _TRANSPOSED = _in_space("conv{}d", "Conv"), _in_space("conv_transpose{}d", "ConvTranspose")
-CONVOLUTIONS = {*_CONVOLUTIONS, *_TRANSPOSED, *_named("Conv", "ConvTranspose")}
-"""The functions and layers that convolve."""
+CONVOLUTIONS = {
+    f"{kind}{dims}d": dims for kind in ("conv", "conv_transpose", "Conv", "ConvTranspose") for dims in _SPACES
+}
+"""The functions and layers that convolve, with their numbers of dimensions in space."""
+TRANSPOSED = {key for key in CONVOLUTIONS if "ranspose" in key}
 
 
 @rule_for(*_CONVOLUTIONS, *_TRANSPOSED, takes="input weight bias stride padding output_padding dilation groups")

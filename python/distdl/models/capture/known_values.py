@@ -1,0 +1,155 @@
+"""Values that depend on no input, parameter or buffer: they are known while the model is recorded.
+
+A model may look at them, and index with them. Tables that a function keeps for its next calls (``functools.cache``) are
+computed with values in the first place, so that they are right wherever they are used.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import math
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from types import CodeType, FrameType, FunctionType
+from typing import TypeVar
+
+import torch
+
+from distdl.models.capture.recording import Arguments, Function, Options, Recording, Value
+from distdl.models.capture.tensors import RecordedTensors
+from distdl.torch_compat.fake import FakeTensor
+from distdl.torch_compat.modes import without_functions, without_modes
+from distdl.torch_compat.trees import tree_flatten, tree_map_only
+
+Result = TypeVar("Result")
+_MOST_ELEMENTS = 1 << 24  # of a value that is computed on every rank
+_LOOKS = {
+    "__array__", "__bool__", "__complex__", "__float__", "__index__", "__int__", "allclose", "argwhere", "bincount",
+    "equal", "is_nonzero", "item", "nonzero", "numpy", "repeat_interleave", "tolist", "unique", "unique_consecutive",
+    "where",
+}  # fmt: skip
+"""Functions that look at values, or whose results have a shape that depends on values."""
+_CACHED_BY_CODE: dict[CodeType, bool] = {}
+
+
+class KnownValues:
+    """The values of a recording that depend on constants only."""
+
+    def __init__(self, recording: Recording, tensors: RecordedTensors) -> None:
+        self._recording, self._tensors = recording, tensors
+        self._computed: dict[Value, torch.Tensor | None] = {}
+
+    def look(self, function: Function, key: str, args: Arguments, kwargs: dict[str, object]) -> object:
+        """The result of a call that looks at known values, or has a shape that they determine; otherwise NotImplemented.
+
+        Tensors of known values have values, as constants of the model have them.
+        """
+        name = getattr(function, "__name__", "")
+        if key in ("getitem", "setitem") and (index := self._without_masks(args[1])) is not args[1]:
+            return function(args[0], index, *args[2:])
+        if key == "masked_select" and len(args) == 2 and (mask := self._known_mask(args[1])) is not None:
+            x, mask = torch.broadcast_tensors(args[0], mask)
+            return x[mask.nonzero(as_tuple=True)]
+        if name not in _LOOKS or (name == "where" and len(args) + len(kwargs) > 1):
+            return NotImplemented
+        tensors = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.Tensor)]
+        known = {id(tensor): self.of_tensor(tensor) for tensor in reversed(tensors)}
+        if any(values is None for values in known.values()):
+            repeats = known.get(id(args[1])) if name == "repeat_interleave" and len(args) > 1 else None
+            if repeats is None or "output_size" in kwargs:
+                return NotImplemented
+            return function(*args, **kwargs, output_size=int(really(repeats.sum, (), {})))
+        args, kwargs = tree_map_only(torch.Tensor, lambda tensor: known[id(tensor)], (args, kwargs))
+        return really(function, args, kwargs)
+
+    def _without_masks(self, index: object) -> object:
+        """An index with numbers in place of masks that are known."""
+        parts = index if isinstance(index, tuple) else (index,)
+        masks = [self._known_mask(part) for part in parts]
+        if all(mask is None for mask in masks):
+            return index
+        return tuple(
+            other for part, mask in zip(parts, masks, strict=True)
+            for other in ((part,) if mask is None else really(mask.nonzero, (), {"as_tuple": True}))
+        )  # fmt: skip
+
+    def _known_mask(self, part: object) -> torch.Tensor | None:
+        """A mask whose values are known while those of other tensors are not; None for all else."""
+        if not isinstance(part, torch.Tensor) or part.dtype != torch.bool or not part.dim():
+            return None
+        return self.of_tensor(part)
+
+    def of_tensor(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """The values of a tensor; None if they are not known."""
+        if not isinstance(tensor, FakeTensor):
+            return tensor
+        value = self._tensors.known(tensor)
+        return tensor.constant if value is None else self._of(value)
+
+    def _of(self, value: Value) -> torch.Tensor | None:
+        if value not in self._computed:
+            pending = [value]
+            while pending:  # a chain of calls may be longer than Python allows calls within calls
+                inputs = [each for each in self._inputs_of(pending[-1]) if each not in self._computed]
+                if inputs:
+                    pending += inputs
+                else:
+                    current = pending.pop()
+                    self._computed[current] = really(self._compute, (current,), {})
+        return self._computed[value]
+
+    def _inputs_of(self, value: Value) -> list[Value]:
+        node = self._recording.producer(value)
+        return [] if node is None else node.inputs
+
+    def _compute(self, value: Value) -> torch.Tensor | None:
+        """The values of a tensor whose inputs are computed."""
+        node = self._recording.producer(value)
+        if node is None:
+            return value.constant
+        own = [x.clone() if each in node.written else x for each in node.inputs if (x := self._computed[each]) is not None]
+        is_layer = isinstance(node.target, torch.nn.Module)
+        if len(own) < len(node.inputs) or is_layer or math.prod(value.shape) > _MOST_ELEMENTS:
+            return None
+        before = torch.get_rng_state()
+        result = node.as_function()(*own)
+        if not torch.equal(torch.get_rng_state(), before):
+            torch.set_rng_state(before)
+            return None  # random numbers are others in each call
+        results = own[:1] if node.key == "setitem" else tree_flatten(result)[0]
+        return [each for each in results if isinstance(each, torch.Tensor)][node.outputs.index(value)].detach()
+
+
+def really(function: Callable[..., Result], args: Arguments, kwargs: Options) -> Result:
+    """The result of a call with values, of which no recorder knows."""
+    with without_functions(), without_modes(), warnings.catch_warnings(action="ignore"):
+        return function(*args, **kwargs)
+
+
+def is_kept_by_a_function(args: Arguments, kwargs: dict[str, object]) -> bool:
+    """Whether a call of tensors with values, or of none, stands in a function that keeps its results for later calls."""
+    if any(isinstance(leaf, FakeTensor) for leaf in tree_flatten((args, kwargs))[0]):
+        return False
+    return any(map(_is_cached, _frames()))
+
+
+def _frames() -> Iterator[FrameType]:
+    """The frames of the model's functions, up to its innermost module."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_name not in ("forward", "_wrapped_call_impl"):
+        yield frame
+        frame = frame.f_back
+
+
+def _is_cached(frame: FrameType) -> bool:
+    code = frame.f_code
+    arguments = [frame.f_locals.get(name) for name in code.co_varnames[: code.co_argcount]]
+    if any(isinstance(argument, torch.Tensor | list | dict) for argument in arguments):
+        return False  # no keys of a table
+    if code not in _CACHED_BY_CODE:
+        functions = [each for each in gc.get_referrers(code) if isinstance(each, FunctionType)]
+        users = (user for function in functions for user in gc.get_referrers(function))
+        _CACHED_BY_CODE[code] = any(isinstance(user, functools._lru_cache_wrapper) for user in users)
+    return _CACHED_BY_CODE[code]
