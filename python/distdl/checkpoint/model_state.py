@@ -16,6 +16,8 @@ from distdl.partitions.comparison import agreed
 from distdl.partitions.grid import Grid
 
 PREFIX = "optimizer/"
+_OF_SCHEDULES = {"base_momentum", "initial_lr", "max_lr", "max_momentum", "min_lr", "swa_lr"}
+"""Options that learning rate schedules add to those of an optimizer."""
 
 
 @dataclass
@@ -32,7 +34,6 @@ class SavedStates:
     tensors: list[StoredTensor] = field(default_factory=list)
     blocks: dict[str, torch.Tensor] = field(default_factory=dict)
     metadata: dict[str, JSON] = field(default_factory=dict)
-
 
 def parameter_names(optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> list[list[str]]:
     """The names of the parameters of each group. Raises ValueError for a parameter that the model does not have."""
@@ -135,7 +136,8 @@ def loadable_state(
         renamed: turns a name in the file into the name in the model.
 
     Raises:
-        ValueError: if an option in the file has another type than the optimizer's, or the optimizer refuses the states.
+        ValueError: if the file has the state of another kind of optimizer, if an option has another type than the
+            optimizer's, or if the optimizer refuses the states.
     """
     values = {renamed(name): members_of(state) for name, state in members_of(metadata["values"]).items()}
     order = _parameter_numbers(names)
@@ -150,7 +152,14 @@ def loadable_state(
         for group, in_group in zip(optimizer.param_groups, names, strict=True)
     ]
     for group, saved in zip(groups, items_of(metadata["groups"]), strict=False):
-        for key, value in members_of(members_of(saved)["options"]).items():
+        options = members_of(members_of(saved)["options"])
+        unknown, missing = options.keys() - group.keys() - _OF_SCHEDULES, optimizer.defaults.keys() - options.keys()
+        if unknown and missing:  # another version of the same optimizer has more options or fewer
+            raise ValueError(
+                f"the file has the state of another optimizer, with {', '.join(sorted(unknown))} and without "
+                f"{', '.join(sorted(missing))}; pass an optimizer of the saved kind, or none"
+            )
+        for key, value in options.items():
             option = decoded(value, {})
             if key in group and not _can_replace(option, group[key]):
                 raise ValueError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 
 import torch
@@ -20,5 +21,14 @@ def module_of(function: Callable[..., object]) -> torch.nn.Module:
             f"distribute: {name} is a method of the module {type(owner).__name__}; distribute the module, with this "
             "method as its forward()"
         )
-    kind: type[torch.nn.Module] = type(name, (torch.nn.Module,), {"forward": staticmethod(function)})
+    kind: type[torch.nn.Module] = type(name, (torch.nn.Module,), {"forward": staticmethod(_with_signature(function))})
     return kind()
+
+
+def _with_signature(function: Callable[..., object]) -> Callable[..., object]:
+    """A function that tells its arguments, as many functions of torch do not."""
+    try:
+        inspect.signature(function)
+    except ValueError:
+        return lambda *args, **kwargs: function(*args, **kwargs)
+    return function

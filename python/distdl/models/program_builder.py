@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -91,6 +92,7 @@ class ProgramBuilder:
             buffers, packed = Buffers(model), packings(in_blocks)
             plan = planned(by_parts(self._record(call, inputs, orders, buffers), packed))
             if self.as_sequential and any(step.operation.draw is not None for step in plan.steps):
+                self._refuse_generators_out_of_step()
                 # Numbers are drawn in the order of strides.
                 plan = planned(by_parts(self._record(call, inputs, orders, buffers, real_strides=True), packed))
             plan.refuse_unfollowed()
@@ -130,6 +132,15 @@ class ProgramBuilder:
         if nodes := unknown_nodes(recordings[0]):
             self._observe(recordings[0], nodes, buffers)
         return recordings[0]
+
+    def _refuse_generators_out_of_step(self) -> None:
+        all_ranks = self.grid.constructing_ranks()
+        state = hashlib.sha256(torch.get_rng_state().numpy().tobytes()).digest()
+        if len({*all_ranks.gather(state)}) > 1:
+            raise ValueError(
+                "distribute: with as_sequential every rank draws the numbers of whole tensors, and the generators of "
+                "the ranks are in different states; call torch.manual_seed with the same seed on all ranks"
+            )
 
     def _observe(self, recording: Recording, nodes: Sequence[Node], buffers: Buffers) -> None:
         """Observe the calls that no rule knows: worker 0, which has the values of buffers, tells all ranks."""

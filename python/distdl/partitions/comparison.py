@@ -92,7 +92,7 @@ def agreed(operation: str, grid: Grid, describe: Callable[[], str]) -> Iterator[
         voters,
         error,
         {"the partition": grid},
-        {} if error is not None else {"arguments": describe()},
+        {} if error is not None or not (text := describe()) else {"arguments": text},
     )
 
 

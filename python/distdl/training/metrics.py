@@ -53,7 +53,8 @@ def sync_metric(metric: MetricType, P: Partition) -> MetricType:
         if any(map(forms_groups, modules)):
             raise ValueError("sync_metric: make the MetricCollection with compute_groups=False")
     for part in parts:
-        part.dist_sync_fn = functools.partial(_gather_state, grid.constructing_ranks())
+        name = f"compute() of {type(part).__name__}"
+        part.dist_sync_fn = functools.partial(_gather_state, name, grid.constructing_ranks())
         part.distributed_available_fn = lambda: True
         part.dist_sync_on_step = True
         if not any(child in parts for child in part.children()):
@@ -61,9 +62,13 @@ def sync_metric(metric: MetricType, P: Partition) -> MetricType:
     return metric
 
 
-def _gather_state(all_ranks: Grid, state: torch.Tensor, group: object = None) -> list[torch.Tensor]:
-    """The states of all ranks, in their order. Collective over the ranks."""
-    states = gather_tensors("sync_metric", all_ranks, state)
+def _gather_state(name: str, all_ranks: Grid, state: torch.Tensor, group: object = None) -> list[torch.Tensor]:
+    """The states of all ranks, in their order. Collective over the ranks.
+
+    Args:
+        name: the call, for messages.
+    """
+    states = gather_tensors(name, all_ranks, state)
     states[all_ranks.rank] = state  # whose gradient torchmetrics keeps
     dtypes = [part.dtype for part in states if part.numel()] or [state.dtype]
     # A rank that has counted nothing does not know the dtype of a list.

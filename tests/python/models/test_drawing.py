@@ -175,6 +175,17 @@ def test_generators_in_step_beside_ranks_without_a_part():
     assert len(set(together(float(torch.rand(()))))) == 1
 
 
+def test_generators_out_of_step_are_refused():
+    P_x = grid(P_world, [P_world.size, 1])
+    ours = distdl.distribute(Function(lambda x: F.dropout(x, 0.5)), P_x, as_sequential=True)
+    x = torch.ones(1, 3)
+    torch.manual_seed(job.rank)
+    if job.size > 1:
+        raises_everywhere(ValueError, "generators of the ranks are in different states", lambda: ours(x), seconds=20.0)
+    torch.manual_seed(1)
+    assert ours(x).shape == x.shape
+
+
 def test_what_cannot_be_drawn_is_refused_by_name():
     P_x = grid(P_world, [P_world.size, 1])
     x = torch.full((1, 3), 0.5)

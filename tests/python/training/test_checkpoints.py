@@ -283,6 +283,19 @@ def test_what_no_file_has_or_takes(P_world, folder):
 
 
 @pytest.mark.ranks(1, 2)
+def test_states_of_another_kind_of_optimizer(P_world, folder):
+    model = dnn.DistributedConv1d(grid(P_world, [1, 1, job.size]), 1, 2, 3)
+    adam = torch.optim.AdamW(model.parameters())
+    torch.optim.lr_scheduler.ExponentialLR(adam, 0.9)  # adds an option
+    distdl.save(folder / "run", model, adam)
+    other = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    match = "another optimizer, with .*betas.* and without .*momentum"
+    raises_everywhere(ValueError, match, lambda: distdl.load(folder / "run", model, other))
+    assert other.param_groups[0]["lr"] == 0.1
+    distdl.load(folder / "run", model, torch.optim.AdamW(model.parameters()))
+
+
+@pytest.mark.ranks(1, 2)
 def test_names_that_shift_and_parts_of_a_model(P_world, folder):
     twins = Twins(P_world)
     path = folder / "run"

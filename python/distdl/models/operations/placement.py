@@ -32,6 +32,11 @@ class Blocks:
         """Balanced blocks of a tensor; `splits` are their numbers along each dimension."""
         return cls(tuple(ranks), tuple(balanced_sizes(n, p) for n, p in zip(shape, splits, strict=True)))
 
+    @classmethod
+    def of_one(cls, rank: int, shape: Sequence[int]) -> Blocks:
+        """A tensor that one rank has."""
+        return cls((rank,), tuple((n,) for n in shape))
+
     @functools.cached_property
     def splits(self) -> tuple[int, ...]:
         """The number of workers along each dimension."""

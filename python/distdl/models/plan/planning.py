@@ -63,7 +63,7 @@ class Plan:
         requested: Mapping[str, Request] | None = None,
         layouts: Mapping[str, Layout] | None = None,
     ) -> None:
-        self.base, self.recording = base, recording
+        self.base, self.recording, self._inputs, self._has_requests = base, recording, inputs, bool(requested)
         values = dict.fromkeys(value for node in recording.nodes for value in node.inputs)
         in_blocks = {value: layouts[value.name] for value in values if value.name in layouts} if layouts else {}
         self.parameters = {value: owned_blocks(layout) for value, layout in in_blocks.items()}
@@ -128,12 +128,28 @@ class Plan:
         """The placement of a value; buffers, constants, and parameters that are not in blocks, are replicated."""
         return self.placements.get(value, self.parameters.get(value, REPLICATED))
 
+    def result_blocks(self, value: Value) -> Blocks:
+        """The blocks in which the model returns a value.
+
+        Without requests a result with as many dimensions as the base, or else as an input, is split like it, since what
+        follows takes it for such a tensor. Of a value that each worker has, the block of worker 0 is the only one.
+        """
+        place, base = self.placement(value), self.base
+        splits = [(base.ranks, base.shape)]
+        splits += [(input.ranks, input.splits) for input in self._inputs if isinstance(input, Blocks)]
+        like = next((each for each in splits if len(each[1]) == len(value.shape)), None)
+        if like is None or self._has_requests:
+            return place if isinstance(place, Blocks) else Blocks.of_one(base.ranks[0], value.shape)
+        if isinstance(place, Blocks) and (place.ranks, place.splits) == like:
+            return place
+        return Blocks.balanced(*like, value.shape)
+
     def _results(self, node: Node, operation: Operation, workers: Blocks) -> list[Blocks]:
         if operation.placements is not None:
             placements = operation.placements(Workers(workers.grid(self.base), workers, self.base.me, self.base))
             return list(placements) if isinstance(placements, list) else [placements] * len(node.outputs)
         if len(workers.ranks) == 1:  # results may have different numbers of dimensions
-            return [Blocks(workers.ranks, tuple((n,) for n in value.shape)) for value in node.outputs]
+            return [Blocks.of_one(workers.ranks[0], value.shape) for value in node.outputs]
         results = []
         for value in node.outputs:
             sizes_and_whole = zip(workers.block_sizes, value.shape, strict=True)

@@ -142,13 +142,11 @@ class Program:
         return lambda x: redistribution(x if has_block else connected_empty([x]))
 
     def _result_blocks(self, value: Value) -> Blocks:
-        """The blocks of a result. If all workers have it, that of the first one is the only block."""
-        place = self.plan.placement(value)
-        if isinstance(place, Blocks):
-            return place
-        first = Blocks.balanced(self._like.ranks[:1], (1,) * len(value.shape), value.shape)
-        self._redistribute(value, place, first)
-        return first
+        """The blocks of a result, to which it is redistributed."""
+        place, blocks = self.plan.placement(value), self.plan.result_blocks(value)
+        if place != blocks:
+            self._redistribute(value, place, blocks)
+        return blocks
 
     def _replicated(self, value: Value) -> int:
         """The slot in which all workers have a value after the last step."""
