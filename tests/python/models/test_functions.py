@@ -142,3 +142,32 @@ def test_a_loss_over_the_results_of_a_model():
         weight = distdl.sequential_gradients(ours).get("0.weight")
         problem = "" if abs(loss.item() - expected.item()) < 1e-12 else f"{loss}, not {expected}"
         assert_none([problem, off(weight, model[0].weight.grad) if job.rank == 0 else ""])
+
+
+AUGMENTATIONS = {
+    "flips": lambda x, labels: (x.flip(2, 3), labels.flip(-1, -2)),
+    "turns": lambda x, labels: (x.rot90(1, (2, 3)).cumsum(2), labels.mT),
+    "crops": lambda x, labels: (x[:, :, 1:4], labels[:, 1:4]),
+}
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", AUGMENTATIONS)
+def test_results_are_split_as_the_inputs(name):
+    """So that they can be passed on as what they were."""
+    change, x, labels = AUGMENTATIONS[name], noise((3, 2, 5, 4)), torch.arange(60).reshape(3, 5, 4)
+    for split in partitions(4):
+        P_x, P_l = grid(P_world, split), grid(P_world, _without_channels(split)) if split[1] == 1 else None
+        ours = distdl.distribute(change, P_x, input_partitions={"labels": P_l})
+        results = ours(distdl.scatter(x, P_x), labels if P_l is None else distdl.scatter(labels, P_l))
+        for y, expected in zip(results, change(x, labels), strict=True):
+            if expected.dim() == 4 or P_l is not None:
+                P_y = P_x if expected.dim() == 4 else P_l
+                assert_none([off(distdl.gather(y, P_y), expected, 1e-14)])
+
+
+def test_functions_of_torch_that_do_not_tell_their_arguments():
+    P_x = grid(P_world, [P_world.size, 1])
+    whole = noise((4, 2))
+    y = distdl.distribute(torch.flip, P_x)(distdl.scatter(whole, P_x), (0,))
+    assert_none([off(distdl.gather(y, P_x), whole.flip(0), 0)])
