@@ -29,7 +29,7 @@ def test_heads_of_an_encoder(training):
         ours = assert_equal_models(layer, (2, 5, 6), split, training, plan=plan)
     assert ours.self_attn.in_proj_weight.shape == (3 * 2 * share(3), 6)
     assert ours.self_attn.in_proj_bias.shape == (3 * 2 * share(3),)
-    assert ours.self_attn.out_proj.weight.shape == ((6, 2 * share(3)) if share(3) else (0, 0))
+    assert ours.self_attn.out_proj.weight.shape == (6, 2 * share(3))
 
 
 class Attending(torch.nn.Module):
@@ -78,7 +78,7 @@ def test_heads_of_attention(make):
         assert ours.attention.k_proj_weight.shape == (2 * share(4), 3)
     if N > 1:
         ours = assert_equal_models(make().double(), (2, 5, 8), [1, N, 1], plan={"": [1, 1, 2]})
-        assert ours.attention.out_proj.weight.shape[1] == (4 if job.rank < 2 else 0)
+        assert ours.attention.out_proj.weight.numel() == (8 * 4 if job.rank < 2 else 0)
 
 
 def test_heads_of_tokens_without_a_batch():
@@ -263,3 +263,34 @@ def test_files_of_other_shapes_are_refused(tmp_path):
     ours = distdl.distribute(Packed(), P_x, plan=PACKED)
     raises_everywhere(RuntimeError, r"c_attn.weight of shape \[24, 72\], where the model has \[16, 48\]",
                       lambda: distdl.load(path, ours))  # fmt: skip
+
+
+class Causal(torch.nn.Module):
+    """Layers of causal attention."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x):
+        for layer in self.layers:
+            y = layer(x).unflatten(-1, (1, 4)).transpose(1, 2)
+            x = x + F.scaled_dot_product_attention(y, y, y, is_causal=True).transpose(1, 2).flatten(2)
+        return x
+
+
+def test_causal_layers_keep_one_mask():
+    """Ranks with some rows keep the same mask for all layers; a rank with all rows keeps none."""
+    for split, batch in (([1, N, 1], 1), ([N, 1, 1], N)):
+        assert_equal_models(Causal().double(), (batch, 3 * N, 4), split)
+        P_x, kept = grid(P_world, split), []
+        ours = distdl.distribute(Causal().double(), P_x)
+        x = distdl.scatter(doubled((batch, 3 * N, 4)), P_x)
+        with torch.autograd.graph.saved_tensors_hooks(lambda x, kept=kept: kept.append(x) or x, lambda x: x):
+            y = ours(x)
+        masks = {x.untyped_storage().data_ptr() for x in kept if x.isinf().any()}
+        rows_are_split = any(step.workers.splits[2] > 1 for step in ours.program.plan.steps
+                             if step.node.key == "scaled_dot_product_attention")  # fmt: skip
+        assert rows_are_split == (N > 1 == batch)
+        assert all(count == int(rows_are_split) for count in together(len(masks)))
+        y.sum().backward()

@@ -129,6 +129,28 @@ def test_words_of_experts_and_of_embeddings_alone():
     assert feature_words(embedding, recording, 2)[0] == {"0": "embedding_colwise", "1": "colwise"}
 
 
+class Packed(torch.nn.Module):
+    """Layers whose results are cut into three, two, or other parts."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.out = torch.nn.Linear(8, 24), torch.nn.Linear(8, 8)
+        self.both, self.down, self.uneven = torch.nn.Linear(8, 20), torch.nn.Linear(10, 8), torch.nn.Linear(8, 12)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).view(2, 4, 24).chunk(3, -1)
+        y = self.out(q * k * v)
+        a, b = self.both(y).chunk(2, -1)
+        return self.down(a * b) + self.uneven(x)[..., :8]
+
+
+def test_words_of_packed_layers():
+    recording = PlannedModel(Packed(), [((2, 4, 8), torch.float32)]).recording
+    words = {"qkv": "packed_colwise", "out": "rowwise", "both": "packed_colwise", "down": "rowwise",
+             "uneven": "colwise"}  # fmt: skip
+    assert feature_words(Packed(), recording, 4) == [words]
+
+
 def test_features_are_split_where_it_pays():
     torch.manual_seed(0)
     n, model = P_world.size, Gated().double()

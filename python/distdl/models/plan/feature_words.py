@@ -8,11 +8,13 @@ from fnmatch import fnmatchcase
 
 import torch
 
-from distdl.models.capture.recording import Recording, Value
+from distdl.models.capture.recording import Node, Recording, Value
+from distdl.models.plan.parameter_splits import parts_of
 
 Words = dict[str, str]
 """Words of a plan, by patterns of names of modules and parameters."""
 
+_ATTENTION = torch.nn.MultiheadAttention
 _NORMS = ("LayerNorm", "RMSNorm", "GroupNorm", "layer_norm", "rms_norm", "group_norm")
 _PRODUCTS = ("matmul", "bmm", "einsum", "baddbmm")
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
@@ -54,17 +56,19 @@ def _words_by_name(model: torch.nn.Module, recording: Recording) -> tuple[Words,
                     words[value.name], sizes[value.name] = "grouped_gemm", value.shape[0]
                 continue
             word, size = _word_of(module, value, reads_split, value.name in tied)
+            if word == "colwise" and _is_packed(recording, node, module):
+                word = "packed_colwise"
             if word:
                 words.setdefault(path, word)
                 sizes[path] = min(size, sizes.get(path, size))
-                is_split = words[path] == "colwise" and not isinstance(module, torch.nn.MultiheadAttention)
+                is_split = words[path] in ("colwise", "packed_colwise") and not isinstance(module, _ATTENTION)
         if is_split:
             split.update(node.outputs)
     return words, sizes
 
 
 def _word_of(module: torch.nn.Module, weight: Value, reads_split: bool, is_tied: bool) -> tuple[str, int]:
-    if isinstance(module, torch.nn.MultiheadAttention):
+    if isinstance(module, _ATTENTION):
         return "colwise", module.num_heads
     if isinstance(module, torch.nn.Embedding):  # blocks of features move less than the sums of blocks of rows
         return ("embedding_rowwise" if is_tied else "embedding_colwise"), weight.shape[0 if is_tied else 1]
@@ -73,6 +77,20 @@ def _word_of(module: torch.nn.Module, weight: Value, reads_split: bool, is_tied:
         word = "rowwise" if reads_split else "colwise"
         return word, weight.shape[(word == "rowwise") != is_transposed]
     return "", 0
+
+
+def _is_packed(recording: Recording, node: Node, module: torch.nn.Module) -> bool:
+    """Whether a model cuts the result of a layer into as many equal parts as a packed layer has."""
+    features = node.outputs[0].shape[-1:]
+    results, lengths = {node.outputs[0]}, set()
+    for other in recording.nodes:
+        if not other.inputs or other.inputs[0] not in results:
+            continue
+        if other.key == "narrow" and other.args[1] % len(other.inputs[0].shape) == len(other.inputs[0].shape) - 1:
+            lengths.add(other.args[3])
+        elif other.key in ("view", "reshape") and other.outputs[0].shape[-1:] == features:
+            results.update(other.outputs)
+    return len(lengths) == 1 and features[0] == lengths.pop() * parts_of(module, features[0], "packed_colwise")
 
 
 def _tied_parameters(model: torch.nn.Module) -> set[str]:

@@ -90,13 +90,13 @@ def _cut_of(
     if isinstance(outer, torch.nn.MultiheadAttention) and word in COLUMNS:  # its last layer
         return None if leaf == "bias" else _Cut.within(shape, 1, (outer.num_heads, outer.head_dim), 0)
     dim = _split_dim(module, leaf, len(shape), word, is_named)
-    parts = 1 if dim is None or is_named else _parts_of(module, shape[dim], word)
+    parts = 1 if dim is None or is_named else parts_of(module, shape[dim], word)
     if dim is None or parts == 1:
         return None if dim is None else _Cut(shape, dim)
     return _Cut.within(shape, dim, (parts, shape[dim] // parts), 1)
 
 
-def _parts_of(module: torch.nn.Module, features: int, word: str) -> int:
+def parts_of(module: torch.nn.Module, features: int, word: str) -> int:
     """The number of layers that a packed layer consists of, each of which is cut: three of attention, or two."""
     is_transposed = type(module).__name__ == "Conv1D"
     weight = getattr(module, "weight", None)

@@ -11,6 +11,7 @@ from distdl.models.capture.recording import Node, Value
 from distdl.models.operations.placement import Blocks, Placement
 from distdl.models.plan.exchanges import received_within
 from distdl.models.plan.planning import Plan, PlanStep
+from distdl.models.plan.redistribution import Redistribution
 from distdl.models.rules.windows import CONVOLUTIONS, TRANSPOSED
 from distdl.nn.conv.halo import SMALLEST
 from distdl.partitions.boxes import box_size
@@ -46,8 +47,8 @@ class RankSizes:
         node = step.node
         if isinstance(step.workers, Blocks) and self._rank not in step.workers.ranks:
             return reads
-        for value, regions in zip(node.inputs, step.input_regions, strict=True):
-            if regions is not None:
+        for value, regions, source in zip(node.inputs, step.input_regions, step.sources, strict=True):
+            if regions is not None and not Redistribution.is_within(source, regions, value.shape):
                 box = regions.box(self._rank, value.shape)
                 count = 0 if box is None else box_size(box)
                 reads[value] = (value, regions), capacity_of(count * self.itemsize(value))
@@ -72,6 +73,8 @@ class RankSizes:
         both = [*node.arguments, *node.outputs]
         if "fft" in node.key:  # backward passes of real transforms transform complex numbers of the same shape
             return max((2 if value.dtype.is_complex else 4) * self.bytes_of(value) for value in both)
+        if node.key in ("pow", "square"):  # the backward pass computes the power below, and its multiple
+            return 2 * self.bytes_of(node.outputs[0])
         if node.key not in CONVOLUTIONS:
             return 0
         sizes = [self._reordered(value, CONVOLUTIONS[node.key]) for value in (both[0], both[-1])]

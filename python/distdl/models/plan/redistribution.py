@@ -163,7 +163,11 @@ class Redistribution:
         axis_of = {d: axis for axis, d in enumerate(regions.axes) if d is not None}
         replicas = [axis for axis, d in enumerate(regions.axes) if d is None]
         self._dim, self._inserted = len(shape), len(replicas)
-        if isinstance(source, Blocks):
+        self._own: Box | None = None  # this rank's block, if each worker reads a part of its own
+        self._is_cut = isinstance(source, Blocks) and self.is_within(source, regions, shape)
+        if isinstance(source, Blocks) and self._is_cut:
+            self._own = source.block(like.me)
+        elif isinstance(source, Blocks):
             # Workers along an axis of replicas read the same of the tensor. So it gets a dimension of size 1 for each
             # such axis, before its own dimensions, and each worker along the axis reads the only element.
             x = like.related(source.ranks, [1] * len(replicas) + [*source.splits])
@@ -188,10 +192,22 @@ class Redistribution:
         first, last = _corners(source.intervals)
         return bool((starts != first[own]).any() or (stops != last[own]).any())
 
+    @staticmethod
+    def is_within(source: Placement, regions: ReadRegions, shape: Sequence[int]) -> bool:
+        """Whether each worker reads a part of its own block, so that nothing travels."""
+        if isinstance(source, Replicated) or set(source.ranks) != set(regions.ranks):
+            return False
+        starts, stops = regions.boxes(shape)
+        own = np.array([source.place_of[rank] for rank in regions.ranks])
+        first, last = _corners(source.intervals)
+        return bool((starts >= first[own]).all() and (stops <= last[own]).all())
+
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """This worker's region; a tensor without elements on ranks that read nothing."""
         if self._is_replicated:
             return self._cut_out(x)
+        if self._is_cut:
+            return self._part(x)
         if x.dim() == self._dim:
             for _ in range(self._inserted):
                 x = x.unsqueeze(0)
@@ -200,6 +216,14 @@ class Redistribution:
             for _ in range(self._inserted):
                 y = y.squeeze(0)
         return y
+
+    def _part(self, x: torch.Tensor) -> torch.Tensor:
+        if self._box is None or self._own is None:
+            return connected_empty([x])
+        for d, ((start, stop), (first, last)) in enumerate(zip(self._box, self._own, strict=True)):
+            if (start, stop) != (first, last):
+                x = x.narrow(d, start - first, stop - start)
+        return x
 
     def _cut_out(self, x: torch.Tensor) -> torch.Tensor:
         if self._box is None:

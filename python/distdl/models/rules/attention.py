@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 import torch.nn.functional as F
@@ -45,25 +46,35 @@ def attention(node: Node) -> Operation:
     length = key.shape[-2]
     call: Run = partial(_attend, p=p, options=options)
 
-    def make(workers: Workers) -> Run:
+    def make(workers: Workers | None) -> Run:
+        rows = (0, out[-2]) if workers is None else workers.block[n - 2]
         if not causal:
             return call
-        rows = slice(*workers.block[n - 2])
-        return lambda *tensors: call(*tensors, _lower(out[-2], length, tensors[-1].device)[rows])
+        if p == 0.0 and rows == (0, out[-2]):
+            return partial(_attend, p=p, options=options | {"is_causal": True})
+        return lambda *tensors: call(*tensors, _lower(rows, length, tensors[-1]))
 
-    def make_copies(*tensors: torch.Tensor) -> object:
-        return call(*tensors, *([_lower(out[-2], length, tensors[-1].device)] if causal else []))
-
-    operation = Operation(out, tuple(specs), in_blocks(make, make_copies), frozenset(range(n - 1)), {n - 3: group})
+    operation = Operation(out, tuple(specs), make, frozenset(range(n - 1)), {n - 3: group})
     if p == 0.0:
         return operation if causal else replace(operation, make=in_blocks(make, node.as_function()))
     mask_of_weights = mask_of((*out[:-1], length), query.dtype, p, is_whole=True)
     return replace(operation, draw=whole_rows(mask_of_weights, length))
 
 
-def _lower(rows: int, columns: int, device: torch.device) -> torch.Tensor:
-    """The mask of causal attention."""
-    return torch.ones(rows, columns, dtype=torch.bool, device=device).tril()
+_masks: MutableMapping[tuple[object, ...], torch.Tensor] = WeakValueDictionary()
+
+
+def _lower(rows: Interval, columns: int, like: torch.Tensor) -> torch.Tensor:
+    """The mask of some rows of causal attention. All layers whose backward passes need it have the same in memory."""
+    key = (rows, columns, like.dtype, like.device)
+    is_real = type(like) is torch.Tensor and not torch.compiler.is_compiling()
+    mask = _masks.get(key) if is_real else None
+    if mask is None:
+        start, stop = rows
+        mask = torch.full((stop - start, columns), -torch.inf, dtype=like.dtype, device=like.device).triu(1 + start)
+        if is_real:
+            _masks[key] = mask
+    return mask
 
 
 def _attend(*tensors: torch.Tensor, p: float, options: dict[str, Any]) -> torch.Tensor:
