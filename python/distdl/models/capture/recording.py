@@ -198,6 +198,10 @@ class Recording:
         self.nodes.append(node)
         self._producers.update(dict.fromkeys(node.outputs, node))
 
+    def producer(self, value: Value) -> Node | None:
+        """The call that has this result; None for inputs and tensors of the model."""
+        return self._producers.get(value)
+
     def is_alike(self, first: object, second: object, functions: Container[str]) -> bool:
         """Whether values are the same, or results of the same function of alike values.
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import torch
 
 from distdl.models.capture.recording import Node, Recording, Value
 from distdl.models.operations.operation import InputSpec, NoRuleError, Operation, RandomError, Sharded
-from distdl.models.operations.table import whole
+from distdl.models.operations.table import Rule, whole
 from distdl.models.rules import RULES
 from distdl.models.rules.assignments import written
+from distdl.models.rules.autograd_functions import derived
 
 FALLBACKS = ("error", "gather")
 
@@ -22,7 +24,7 @@ def operations_of(recording: Recording, fallback: str, as_sequential: bool) -> t
         NotImplementedError: that lists every call without a rule.
     """
     operations: list[Operation] = []
-    missing: list[str] = []
+    missing: dict[tuple[str, str], list[Node]] = {}
     gathered: list[Node] = []
     depends_on_inputs = set(recording.inputs)
     for node in recording.nodes:
@@ -36,22 +38,26 @@ def operations_of(recording: Recording, fallback: str, as_sequential: bool) -> t
                 gathered.append(node)
                 operations.append(_on_one_worker(node))
             else:
-                missing.append(f"  {node}: {reason}")
+                missing.setdefault((node.key, str(reason)), []).append(node)
     if missing:
-        lines = "\n".join(missing)
+        lines = "\n".join(f"  {_first_of(nodes)}: {reason}" for (_, reason), nodes in missing.items())
+        count = sum(map(len, missing.values()))
         raise NotImplementedError(
-            f"distribute: {len(missing)} calls cannot be split:\n{lines}\nfallback='gather' computes them on one "
+            f"distribute: {count} calls cannot be split:\n{lines}\nfallback='gather' computes them on one "
             "worker; distdl.models.rule registers a rule"
         )
     return operations, gathered
 
 
+def _first_of(nodes: Sequence[Node]) -> str:
+    """The first of calls that are refused for the same reason, and the number of the others."""
+    return f"{nodes[0]}" if len(nodes) == 1 else f"{nodes[0]} and {len(nodes) - 1} more calls of {nodes[0].key}"
+
+
 def _by_rule(node: Node, is_constant: bool) -> Operation:
     """The operation as its rule describes it. Functions of constants need no rule: each worker computes them."""
     try:
-        if node.key not in RULES:
-            raise NoRuleError("no rule")
-        operation = RULES[node.key](node)
+        operation = _rule_of(node)(node)
         if len(operation.input_specs) != len(node.inputs):
             raise NoRuleError(f"{len(node.inputs)} tensors, where its rule knows {len(operation.input_specs)}")
         for value, spec in zip(node.inputs, operation.input_specs, strict=True):
@@ -64,6 +70,16 @@ def _by_rule(node: Node, is_constant: bool) -> Operation:
             raise
         return _on_one_worker(node)
     return operation
+
+
+def _rule_of(node: Node) -> Rule:
+    """The rule under the node's key, or that which both passes of an autograd function give."""
+    kind = getattr(node.target, "__self__", None)
+    if node.key not in RULES and isinstance(kind, type) and issubclass(kind, torch.autograd.Function):
+        return functools.partial(derived, kind=kind)
+    if node.key not in RULES:
+        raise NoRuleError("no rule")
+    return RULES[node.key]
 
 
 def _covers(spec: InputSpec, value: Value, shape: Sequence[int]) -> bool:

@@ -29,7 +29,7 @@ def reshape(node: Node) -> Operation:
     for before, after in groups(shape_before, shape):
         i = next((d for d in before if shape_before[d] != 1), None)
         o = next((d for d in after if shape[d] != 1), None)
-        if i is None or o is None:
+        if i is None or o is None or 0 in shape:
             continue
         inner_before = math.prod(shape_before[d] for d in before if d > i)
         inner_after = math.prod(shape[d] for d in after if d > o)
