@@ -153,7 +153,11 @@ class Pair:
                 _, loss = loss_of(self.model(*self.inputs, **self.entry.options))
                 loss.backward()
                 expected_losses.append(loss.item())
-            after = {name: relative_error(state[name], own, FLOOR) for name, own in self.model.state_dict().items()}
+            after = {
+                name: relative_error(state[name], own, FLOOR)
+                for name, own in self.model.state_dict().items()
+                if isinstance(own, torch.Tensor)  # models may add other things
+            }
             late = max(after, key=lambda name: after[name], default="")
             row.steps = max(
                 [
