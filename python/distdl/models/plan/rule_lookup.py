@@ -12,7 +12,7 @@ from distdl.models.operations.operation import InputSpec, NoRuleError, Operation
 from distdl.models.operations.table import Rule, whole
 from distdl.models.rules import RULES
 from distdl.models.rules.assignments import written
-from distdl.models.rules.autograd_functions import derived
+from distdl.models.rules.autograd_functions import Split, derived
 
 FALLBACKS = ("error", "gather")
 
@@ -26,12 +26,13 @@ def operations_of(recording: Recording, fallback: str, as_sequential: bool) -> t
     operations: list[Operation] = []
     missing: dict[tuple[str, str], list[Node]] = {}
     gathered: list[Node] = []
+    derivations: dict[str, Split] = {}
     depends_on_inputs = set(recording.inputs)
     for node in recording.nodes:
         is_constant = depends_on_inputs.isdisjoint(node.inputs)
         depends_on_inputs.update(() if is_constant else node.outputs)
         try:
-            operations.append(_by_rule(node, is_constant))
+            operations.append(_by_rule(node, is_constant, derivations))
         except NoRuleError as reason:
             may_gather = fallback == "gather" and not (as_sequential and isinstance(reason, RandomError))
             if may_gather and not is_constant:
@@ -54,10 +55,10 @@ def _first_of(nodes: Sequence[Node]) -> str:
     return f"{nodes[0]}" if len(nodes) == 1 else f"{nodes[0]} and {len(nodes) - 1} more calls of {nodes[0].key}"
 
 
-def _by_rule(node: Node, is_constant: bool) -> Operation:
+def _by_rule(node: Node, is_constant: bool, derivations: dict[str, Split]) -> Operation:
     """The operation as its rule describes it. Functions of constants need no rule: each worker computes them."""
     try:
-        operation = _rule_of(node)(node)
+        operation = _rule_of(node, derivations)(node)
         if len(operation.input_specs) != len(node.inputs):
             raise NoRuleError(f"{len(node.inputs)} tensors, where its rule knows {len(operation.input_specs)}")
         for value, spec in zip(node.inputs, operation.input_specs, strict=True):
@@ -72,11 +73,11 @@ def _by_rule(node: Node, is_constant: bool) -> Operation:
     return operation
 
 
-def _rule_of(node: Node) -> Rule:
+def _rule_of(node: Node, derivations: dict[str, Split]) -> Rule:
     """The rule under the node's key, or that which both passes of an autograd function give."""
     kind = getattr(node.target, "__self__", None)
     if node.key not in RULES and isinstance(kind, type) and issubclass(kind, torch.autograd.Function):
-        return functools.partial(derived, kind=kind)
+        return functools.partial(derived, kind=kind, known=derivations)
     if node.key not in RULES:
         raise NoRuleError("no rule")
     return RULES[node.key]

@@ -32,15 +32,30 @@ _OF_LAYERS = ("attention", "drawing", "norms", "recurrent", "sampling", "spectra
 """Modules with rules of functions that need more than blocks."""
 
 
-def derived(node: Node, kind: FunctionClass) -> Operation:
+Split = tuple[list[InputSpec], set[int]]
+"""The regions of the inputs that workers read, and the dimensions of the result that may not be split."""
+
+
+def derived(node: Node, kind: FunctionClass, known: dict[str, Split]) -> Operation:
     """The dimensions along which blocks of a function's inputs and gradients give blocks of its results.
 
     Both passes run on tensors without values, and rules say along which dimensions each of their functions is computed
     in blocks. They run again on tensors of other sizes along these: what they compute may not depend on sizes.
 
+    Args:
+        known: what is known of calls of alike tensors, which this call is added to.
+
     Raises:
         NoRuleError: that says what stands in the way.
     """
+    alike = lambda value: (value.shape, value.dtype, value.is_differentiable)  # noqa: E731
+    call = f"{id(kind)} {tree_map_only(Value, alike, (node.args, dict(node.kwargs), node.results, node.written))!r}"
+    if call not in known:
+        known[call] = _split(node, kind)
+    return local(node, *known[call])
+
+
+def _split(node: Node, kind: FunctionClass) -> Split:
     first = _Passes(node, kind, [value.shape for value in node.inputs])
     free = first.axes.free
     if any(value.shape != node.outputs[0].shape for value in node.outputs) or node.written:
@@ -58,7 +73,7 @@ def derived(node: Node, kind: FunctionClass) -> Operation:
     specs: list[InputSpec] = [
         tuple(Sharded(places[axis]) if axis in places else None for axis in own) for own in first.inputs
     ]
-    return local(node, specs, set(range(len(first.result))) - set(places.values()))
+    return specs, set(range(len(first.result))) - set(places.values())
 
 
 _OUT = "a rule under this name says how it is split"
