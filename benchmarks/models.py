@@ -40,7 +40,7 @@ OF_RESULTS, OF_GRADIENTS, OF_STEPS = 1e-10, 1e-8, 1e-7  # relative to the larges
 _MOST_MEMORY = "60 GB"
 LARGE = f"in float64, beside itself on one machine, it takes up to {_MOST_MEMORY} of memory; --large compares it"
 START = 4  # times the patience until a job has imported the packages
-FLOOR = 1e-6  # of the largest gradient of the model: smaller ones are zero but for rounding
+FLOOR = 1e-5  # of the largest gradient of the model: smaller ones are zero but for rounding
 
 
 # A job of ranks: the comparison
@@ -153,7 +153,11 @@ class Pair:
                 _, loss = loss_of(self.model(*self.inputs, **self.entry.options))
                 loss.backward()
                 expected_losses.append(loss.item())
-            after = {name: relative_error(state[name], own, FLOOR) for name, own in self.model.state_dict().items()}
+            after = {
+                name: relative_error(state[name], own, FLOOR)
+                for name, own in self.model.state_dict().items()
+                if isinstance(own, torch.Tensor)  # models may add other things
+            }
             late = max(after, key=lambda name: after[name], default="")
             row.steps = max(
                 [

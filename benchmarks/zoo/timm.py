@@ -142,6 +142,94 @@ maxvit_pico_rw_256 64 img_size=64
 maxxvitv2_nano_rw_256 64 img_size=64
 coatnet_rmlp_nano_rw_224 64 img_size=64
 maxvit_nano_rw_256 64 img_size=64
+coatnet_pico_rw_224 64 img_size=64
+maxvit_tiny_tf_224 64 img_size=64
+poolformerv2_s12 64
+poolformer_m36 64
+convformer_s18 64
+caformer_s36 64
+gmlp_ti16_224 64 img_size=64
+resmlp_12_224 64 img_size=64
+mixer_b16_224 64 img_size=64
+mobilenetv3_small_050 64
+fbnetv3_g 64
+mobilenetv4_conv_large 64
+mobilenetv4_conv_small_050 64
+lcnet_050 64
+mobilenetv4_conv_small_035 64
+mobilenetv5_base 64
+mobilevit_xxs 64 img_size=64
+mobilevitv2_200 64 img_size=64
+mobilevitv2_150 64 img_size=64
+mvitv2_tiny 64 img_size=64
+mvitv2_base 64 img_size=64
+naflexvit_base_patch16_parfac_gap 64 img_size=64 depth=2
+nasnetalarge 64
+nest_tiny 64 img_size=64
+nest_small_jx 64 img_size=64
+nextvit_small 64
+nextvit_large 64
+nf_regnet_b0 64
+nf_regnet_b5 64
+nf_resnet50 64
+eca_nfnet_l0 64
+nf_ecaresnet101 64
+pit_ti_224 64 img_size=64
+pit_s_distilled_224 64 img_size=64
+pnasnet5large 64
+pvt_v2_b0 64
+pvt_v2_b3 64
+qwen3_vit_88m 64 img_size=64 depth=2
+rdnet_tiny 64
+rdnet_small 64
+regnetx_002 64
+regnetv_040 64
+regnety_040 64
+regnetv_064 64
+regnetz_040_h 64
+regnety_064 64
+repghostnet_050 64
+repghostnet_200 64
+repghostnet_100 64
+repvit_m1 64 img_size=64
+repvit_m0_9 64 img_size=64
+repvit_m2 64 img_size=64
+res2next50 64
+res2net50_48w_2s 64
+res2net50d 64
+resnest14d 64
+resnest101e 64
+resnet10t 64
+resnet101 64
+resnet50 64
+ecaresnet50d_pruned 64
+resnetaa34d 64
+resnet18 64
+ecaresnet101d_pruned 64
+resnet26t 64
+resnet34d 64
+resnetaa50 64
+resnetv2_18 64
+resnetv2_101d 64
+resnetv2_34d 64
+resnetv2_50t 64
+rexnet_100 64
+rexnetr_200 64
+rexnetr_100 64
+selecsls42 64
+selecsls60 64
+legacy_seresnet18 64
+legacy_seresnet34 64
+legacy_seresnet101 64
+sequencer2d_s 64 img_size=64
+sequencer2d_m 64 img_size=64
+shvit_s1 64
+flexivit_small 64 img_size=64 depth=2
+samvit_base_patch16_224 64 img_size=64 depth=2
+ese_vovnet19b_slim_dw 64
+ese_vovnet39b_evos 64
+ese_vovnet57b 64
+legacy_xception 64
 """
 """Models of all families, with the size of images and the arguments with which they are small."""
 

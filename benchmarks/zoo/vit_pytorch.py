@@ -27,9 +27,6 @@ OTHERS: dict[str, dict[str, object]] = {
         "num_classes": 5,
     },
     "cross_vit": {"sm_dim": 16, "lg_dim": 32, "sm_patch_size": 8},
-    "crossformer": {
-        "dim": (16, 32, 64, 128), "depth": (1, 1, 1, 1), "local_window_size": 2, "global_window_size": (8, 4, 2, 1),
-    },
     "cvt": {"s2_depth": 1, "s3_depth": 1},
     "levit": {"dim": (16, 32, 48), "heads": (2, 2, 2), "depth": 1, "image_size": 64},
     "look_vit": {"highres_patch_size": 4},
@@ -43,7 +40,6 @@ OTHERS: dict[str, dict[str, object]] = {
     "pit": {"depth": (1, 1)},
     "regionvit": {"dim": (8, 16, 32, 64), "depth": (1, 1, 1, 1), "window_size": 1},
     "scalable_vit": {"depth": (1, 1, 1, 1), "heads": (1, 2, 2, 2), "window_size": (4, 4, None, None)},
-    "t2t": {"t2t_layers": ((7, 4), (3, 2))},
     "twins_svt": {
         "s1_local_patch_size": 2, "s2_local_patch_size": 2, "s3_local_patch_size": 1, "s4_local_patch_size": 1,
         "s3_depth": 1, "s4_depth": 1, "s1_global_k": 2, "s2_global_k": 2, "s3_global_k": 2, "s4_global_k": 2,
@@ -51,8 +47,8 @@ OTHERS: dict[str, dict[str, object]] = {
 }  # fmt: skip
 """Further arguments, by the name of the module."""
 LEFT_OUT = {
-    "local_vit", "sep_vit", "vit_nd_pope", "vit_nd_rotary", "vat_siglip", "na_vit", "na_vit_nested_tensor",
-    "na_vit_nested_tensor_3d",
+    "local_vit", "sep_vit", "crossformer", "t2t", "vit_nd", "vit_nd_pope", "vit_nd_rotary", "vat_siglip", "na_vit",
+    "na_vit_nested_tensor", "na_vit_nested_tensor_3d",
 }  # fmt: skip
 """Modules whose models take lists of images, or fail in one process."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import torch
@@ -17,6 +17,7 @@ __all__ = [
     "SingleLevelFunction",
     "at_end_of_backward",
     "autograd_again",
+    "gradients_seen_by_modes",
     "hide_saved_tensors",
 ]
 __all__ += ["is_checkpoint_hook", "is_in_backward", "number_of_writes", "saved_tensors_hooks"]
@@ -40,6 +41,16 @@ def number_of_writes(tensor: torch.Tensor) -> int:
 def is_in_backward() -> bool:
     """Whether this thread is within a backward pass."""
     return bool(torch._C._current_graph_task_id() != -1)
+
+
+def gradients_seen_by_modes(
+    results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], of_results: Sequence[torch.Tensor]
+) -> Sequence[torch.Tensor | None]:
+    """The result of ``torch.autograd.grad``, which a mode would see as a single function."""
+    engine = torch.autograd.Variable._execution_engine
+    return engine.run_backward(
+        tuple(results), tuple(of_results), False, False, tuple(inputs), allow_unreachable=True, accumulate_grad=False
+    )
 
 
 def at_end_of_backward(call: Callable[[], None]) -> None:

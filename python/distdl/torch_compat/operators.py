@@ -9,6 +9,9 @@ import torch
 cpu_flash_attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 cpu_flash_attention_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
+OpOverload = torch._ops.OpOverload
+"""An operator itself, below the functions that call it."""
+
 
 def schemas_of(name: str) -> Sequence[torch._C.FunctionSchema]:
     """The schemas of the overloads of an operator."""

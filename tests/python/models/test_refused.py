@@ -50,6 +50,16 @@ def test_fallback_computes_on_one_worker():
     assert [row.operation for row in distdl.report(ours).rows if row.gathered]
 
 
+@pytest.mark.usefixtures("_without_rules")
+def test_calls_that_are_refused_for_the_same_reason_are_one_line():
+    P_x = grid(P_world, [P_world.size, 1, 1])
+    ours = distdl.distribute(Function(lambda x: sum(torch.linalg.qr(x + i)[0] for i in range(5))), P_x)
+    x = distdl.scatter(torch.rand(4, 3, 2), P_x)
+    error = raises_everywhere(NotImplementedError, "5 calls cannot be split", lambda: ours(x), seconds=20.0)
+    assert "and 4 more calls of linalg_qr: no rule" in error
+    assert len(error.splitlines()) == 3
+
+
 class WithSum(torch.autograd.Function):
     """Results of different numbers of dimensions."""
 

@@ -72,6 +72,7 @@ class Recorder(TorchFunctionMode):
         attributes: names of attributes of modules, by the id of the objects that they hold.
         real_strides: whether each call also runs with zeros, so that values have the strides of real tensors.
         bar: advances with each call that is recorded.
+        earlier: the recorder of an earlier call, of which the model may have kept tensors computed from constants.
     """
 
     def __init__(
@@ -83,12 +84,14 @@ class Recorder(TorchFunctionMode):
         attributes: Mapping[int, str],
         real_strides: bool = False,
         bar: ProgressBar | None = None,
+        earlier: Recorder | None = None,
     ) -> None:
         super().__init__()
         self._bar = bar
         self._key_of_layer, self._real_strides = key_of_layer, real_strides
         self._selections = Selections(ELEMENTWISE)
-        self.tensors = RecordedTensors(model, names, attributes, self._selections)
+        kept = None if earlier is None else earlier.constant_of
+        self.tensors = RecordedTensors(model, names, attributes, self._selections, kept)
         self._paths = {id(module): path for path, module in reversed([*model.named_modules()])}
         self._path = [""]
         self._slices: dict[int, Arguments] = {}  # the arguments of x[index] by the id of the result, a view
@@ -101,6 +104,10 @@ class Recorder(TorchFunctionMode):
     def around_modules(self) -> AbstractContextManager[None]:
         """Record layers, and functions with a derivative of their own, as a whole."""
         return intercepted_calls(self._call_module, self._apply, lambda: not self._is_in_call)
+
+    def constant_of(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """The values of a tensor of this call that is computed from constants alone; None for others."""
+        return self._known.of_tensor(tensor)
 
     # Calls
 

@@ -197,6 +197,7 @@ class Recording:
         boundaries: the beginnings and ends of calls of modules, in order.
         results: the model's results, with values in place of tensors.
         written: the final values of buffers that the model writes into, by name.
+        derivations: what is known of autograd functions, by their calls.
         observed: the dimensions along which nodes without a rule may be split, or why there is no telling.
     """
 
@@ -205,6 +206,7 @@ class Recording:
     boundaries: list[ModuleBoundary] = field(default_factory=list)
     results: object = None
     written: dict[str, Value] = field(default_factory=dict)
+    derivations: dict[str, Any] = field(default_factory=dict)
     observed: dict[Node, tuple[CommonDim, ...] | Exception] = field(default_factory=dict)
     _producers: dict[Value, Node] = field(default_factory=dict, repr=False)
 

@@ -97,7 +97,7 @@ class Skeleton:
             (shape, strides_in(order, shape), dtype) for (shape, dtype), order in zip(inputs, orders, strict=True)
         ]
         try:
-            recording = self._recorded(call, described, key_of_layer, real_strides, bar)
+            recorder = self._recorded(call, described, key_of_layer, real_strides, bar)
             if unrecorded.drawn_outside_of_torch() != other_generators:
                 raise NotImplementedError(
                     "the model draws random numbers of Python or NumPy, and a call is recorded once; draw them by torch"
@@ -109,17 +109,18 @@ class Skeleton:
             after_first = self._numbers()
             if after_first != numbers or not self._tensors() <= tensors:
                 # The model keeps something of its call, such as the size or the features of the last image. A second
-                # recording shows what each further call computes. It fails if the call reads a tensor that was kept.
+                # recording shows what each further call computes. It fails if the call reads a tensor that was kept
+                # and is not computed from constants alone.
                 for module, _, buffers in before:
                     vars(module)["_buffers"].update(buffers)
-                recording = self._recorded(call, described, key_of_layer, real_strides, bar)
+                recorder = self._recorded(call, described, key_of_layer, real_strides, bar, recorder)
                 self._refuse_counters(after_first)
         finally:
             for module, attributes, buffers in before:
                 vars(module).clear()
                 vars(module).update(attributes)
                 vars(module)["_buffers"].update(buffers)
-        return with_transposed_linear(recording)
+        return with_transposed_linear(recorder.recording)
 
     def _recorded(
         self,
@@ -128,7 +129,8 @@ class Skeleton:
         key_of_layer: Callable[[torch.nn.Module], str],
         real_strides: bool,
         bar: ProgressBar | None,
-    ) -> Recording:
+        earlier: Recorder | None = None,
+    ) -> Recorder:
         with self._mode, torch.inference_mode(False):
             fakes = [_input(shape, strides, dtype, self.device) for shape, strides, dtype in inputs]
         rest = iter(fakes)
@@ -138,7 +140,9 @@ class Skeleton:
             for (path, name), attribute in unrecorded.attributes_of(self.model)
         }
         originals = {id(tensor): name for ref, name in self._originals if (tensor := ref()) is not None}
-        recorder = Recorder(self.model, fakes, {**self._names, **originals}, key_of_layer, names_of_attributes, real_strides, bar)
+        recorder = Recorder(
+            self.model, fakes, {**self._names, **originals}, key_of_layer, names_of_attributes, real_strides, bar, earlier
+        )
         # Set-ups run without function modes, and compiled programs without autograd; the recorder needs both.
         with (
             with_functions(), torch.inference_mode(False), autograd_again(), torch.enable_grad(),
@@ -148,7 +152,7 @@ class Skeleton:
                 results = self.model(*args, **kwargs)
             recorder.recording.results = recorder.tensors.results(results)
         recorder.recording.written.update(self._written(recorder))
-        return recorder.recording
+        return recorder
 
     def _refuse_counters(self, after_first: Mapping[tuple[str, str], object]) -> None:
         """Refuse a model in which the second of two equal calls has changed a number again."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -19,6 +19,9 @@ _WITHOUT_TENSORS = (torch.Tensor, int, float, complex, str, bytes, type(None), t
                     enum.Enum, type)  # fmt: skip
 
 
+Kept = Callable[[torch.Tensor], torch.Tensor | None]
+
+
 class RecordedTensors:
     """The values of tensors. A tensor with memory that was written into otherwise may not be used any more.
 
@@ -26,12 +29,18 @@ class RecordedTensors:
         names: of parameters and buffers, by id.
         attributes: names of attributes of modules, by the id of the objects that they hold.
         selections: elements that masks select, which have no values.
+        kept: finds the values of a tensor that the model has kept from an earlier call; None without.
     """
 
     def __init__(
-        self, model: torch.nn.Module, names: Mapping[int, str], attributes: Mapping[int, str], selections: Selections
+        self,
+        model: torch.nn.Module,
+        names: Mapping[int, str],
+        attributes: Mapping[int, str],
+        selections: Selections,
+        kept: Kept | None = None,
     ) -> None:
-        self._names, self._attributes, self._selections = names, attributes, selections
+        self._names, self._attributes, self._selections, self._kept = names, attributes, selections, kept
         self._values: dict[int, Value] = {}
         self._alive: list[torch.Tensor] = []  # so that no id is used twice
         self._versions = {id(tensor): number_of_writes(tensor) for tensor in (*model.parameters(), *model.buffers())}
@@ -84,13 +93,14 @@ class RecordedTensors:
             return self.new(tensor, name=self._names[id(tensor)])
         if not isinstance(tensor, FakeTensor):
             return self.new(tensor, constant=tensor)
-        if tensor.constant is None:
+        constant = self._kept(tensor) if tensor.constant is None and self._kept is not None else tensor.constant
+        if constant is None:
             raise NotImplementedError(
                 f"a tensor of shape {list(tensor.shape)} comes from a function that cannot be recorded, such as "
                 f"torch.func.vmap, or from an earlier call, {self._place()}; what a call needs of the one before can "
                 "be returned by it, or kept in a buffer"
             )
-        return self.new(tensor, constant=tensor.constant)
+        return self.new(tensor, constant=constant)
 
     def values_in(self, args: Arguments, kwargs: dict[str, object]) -> tuple[Arguments, dict[str, object]]:
         """The arguments of a call, with values in place of tensors."""

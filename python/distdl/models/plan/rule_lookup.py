@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import torch
 
-from distdl.models.capture.recording import CommonDim, Node, Recording, Value
+from distdl.models.capture.recording import Node, Recording, Value
 from distdl.models.operations.operation import InputSpec, NoRuleError, Operation, RandomError, Sharded
 from distdl.models.operations.table import whole
 from distdl.models.rules import RULES
 from distdl.models.rules.assignments import written
+from distdl.models.rules.autograd_functions import derived, function_of
 from distdl.models.rules.observed import observed_operation
 
 FALLBACKS = ("error", "gather")
@@ -23,14 +24,14 @@ def operations_of(recording: Recording, fallback: str, as_sequential: bool) -> t
         NotImplementedError: that lists every call without a rule.
     """
     operations: list[Operation] = []
-    missing: list[str] = []
+    missing: dict[tuple[str, str], list[Node]] = {}
     gathered: list[Node] = []
     depends_on_inputs = set(recording.inputs)
     for node in recording.nodes:
         is_constant = depends_on_inputs.isdisjoint(node.inputs)
         depends_on_inputs.update(() if is_constant else node.outputs)
         try:
-            operations.append(_by_rule(node, is_constant, recording.observed.get(node)))
+            operations.append(_by_rule(node, is_constant, recording))
             if recording.observed.get(node) == ():
                 gathered.append(node)
         except NoRuleError as reason:
@@ -39,28 +40,29 @@ def operations_of(recording: Recording, fallback: str, as_sequential: bool) -> t
                 gathered.append(node)
                 operations.append(_on_one_worker(node))
             else:
-                missing.append(f"  {node}: {reason}")
+                missing.setdefault((node.key, str(reason)), []).append(node)
     if missing:
-        lines = "\n".join(missing)
+        lines = "\n".join(f"  {_first_of(nodes)}: {reason}" for (_, reason), nodes in missing.items())
+        count = sum(map(len, missing.values()))
         raise NotImplementedError(
-            f"distribute: {len(missing)} calls cannot be split:\n{lines}\nfallback='gather' computes them on one "
+            f"distribute: {count} calls cannot be split:\n{lines}\nfallback='gather' computes them on one "
             "worker; distdl.models.rule registers a rule"
         )
     return operations, gathered
 
 
-def _by_rule(node: Node, is_constant: bool, observed: tuple[CommonDim, ...] | Exception | None) -> Operation:
-    """The operation as its rule describes it, or as it was observed.
+def _first_of(nodes: Sequence[Node]) -> str:
+    """The first of calls that are refused for the same reason, and the number of the others."""
+    return f"{nodes[0]}" if len(nodes) == 1 else f"{nodes[0]} and {len(nodes) - 1} more calls of {nodes[0].key}"
+
+
+def _by_rule(node: Node, is_constant: bool, recording: Recording) -> Operation:
+    """The operation as its rule describes it, as both passes of an autograd function show it, or as it was observed.
 
     Functions of constants need no rule: each worker computes them.
     """
     try:
-        if node.key in RULES:
-            operation = RULES[node.key](node)
-        elif isinstance(observed, tuple):
-            operation = observed_operation(node, observed)
-        else:
-            raise observed or NoRuleError("no rule")
+        operation = _known_operation(node, recording)
         if len(operation.input_specs) != len(node.inputs):
             raise NoRuleError(f"{len(node.inputs)} tensors, where its rule knows {len(operation.input_specs)}")
         for value, spec in zip(node.inputs, operation.input_specs, strict=True):
@@ -73,6 +75,17 @@ def _by_rule(node: Node, is_constant: bool, observed: tuple[CommonDim, ...] | Ex
             raise
         return _on_one_worker(node)
     return operation
+
+
+def _known_operation(node: Node, recording: Recording) -> Operation:
+    if node.key in RULES:
+        return RULES[node.key](node)
+    kind, observed = function_of(node), recording.observed.get(node)
+    if kind is not None and not isinstance(observed, tuple):
+        return derived(node, kind, recording.derivations)
+    if isinstance(observed, tuple):
+        return observed_operation(node, observed)
+    raise observed or NoRuleError("no rule")
 
 
 def _covers(spec: InputSpec, value: Value, shape: Sequence[int]) -> bool:

@@ -15,6 +15,7 @@ import torch
 from distdl.models.capture.recording import CommonDim, Node, Recording, Run, Value
 from distdl.models.operations.operation import NoRuleError, Operation, RandomError, Sharded
 from distdl.models.operations.table import RULES, local
+from distdl.models.rules.autograd_functions import derived, function_of
 from distdl.models.rules.trials import Trials
 from distdl.torch_compat.autograd import autograd_again
 from distdl.torch_compat.operators import is_operator
@@ -30,9 +31,21 @@ def unknown_nodes(recording: Recording) -> list[Node]:
     for node in recording.nodes:
         if not depends_on_inputs.isdisjoint(node.inputs):
             depends_on_inputs.update(node.outputs)
-            if node.key not in RULES and (is_operator(node.target) or _is_apply(node.target)):
+            if node.key not in RULES and not _is_derived(node, recording):
                 nodes.append(node)
     return nodes
+
+
+def _is_derived(node: Node, recording: Recording) -> bool:
+    """Whether there is another way than to observe a call."""
+    kind = function_of(node)
+    if kind is None:
+        return not is_operator(node.target)
+    try:
+        derived(node, kind, recording.derivations)
+    except NoRuleError:
+        return False
+    return True
 
 
 def observed(
@@ -109,11 +122,6 @@ def _with_order(x: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
     if x.dim() != len(order):  # has no strides
         return x
     return x.permute(*order).contiguous().permute(*(order.index(d) for d in range(x.dim())))
-
-
-def _is_apply(target: Callable[..., object]) -> bool:
-    kind = getattr(target, "__self__", None)
-    return isinstance(kind, type) and issubclass(kind, torch.autograd.Function)
 
 
 class _KnownValues:

@@ -22,7 +22,7 @@ PartialSum = Callable[..., torch.Tensor]
 """From a worker's regions of the inputs to the sums of its block."""
 
 
-def _reduced(node: Node) -> tuple[list[int], bool]:
+def reduced_dims(node: Node) -> tuple[list[int], bool]:
     """The dimensions that are reduced, and whether they are kept with size 1."""
     n = len(node.inputs[0].shape)
     position = 2 if node.key in _DIM_BEHIND_ANOTHER else 1
@@ -52,7 +52,7 @@ def left_over(node: Node) -> Operation:
         if node.key not in ("max", "min"):
             raise NoRuleError(f"{node.key} with a tensor of parameters")
         return elementwise(node)  # of two tensors
-    dims, kept = _reduced(node)
+    dims, kept = reduced_dims(node)
     shape, n = node.outputs[0].shape, len(node.inputs[0].shape)
     left = [d for d in range(n) if kept or d not in dims]
     spec = tuple(None if d in dims else Sharded(left.index(d)) for d in range(n))
@@ -65,7 +65,7 @@ def left_over(node: Node) -> Operation:
 def total(node: Node) -> Operation:
     """Any dimension: the workers' sums are summed."""
     x = node.inputs[0]
-    dims, kept = _reduced(node)
+    dims, kept = reduced_dims(node)
     dtype = node.kwargs.get("dtype")
     count = math.prod(x.shape[d] for d in dims) if node.key == "mean" else 1
     part: PartialSum = lambda x: torch.sum(x, dims, keepdim=True, dtype=dtype)  # noqa: E731
