@@ -38,6 +38,14 @@ def key_of(function: Function) -> str:
     return name or str(resolve_name(function))
 
 
+def asks_again_for_gradients(function: Function, args: Arguments) -> bool:
+    """Whether a call sets the ``requires_grad`` of a tensor that asks for gradients, as all inputs do while recorded."""
+    is_assigned = getattr(function, "__name__", "") == "__set__" and function.__self__.__name__ == "requires_grad"  # type: ignore[attr-defined]
+    if not is_assigned and function is not torch.Tensor.requires_grad_:
+        return False
+    return args[1:] in ((True,), *([] if is_assigned else [()])) and args[0].requires_grad
+
+
 _OPERATORS = {"add", "sub", "mul", "truediv", "floordiv", "pow", "mod", "and", "or", "xor", "matmul", "div", "lshift",
               "rshift"}  # fmt: skip
 

@@ -20,7 +20,7 @@ from distdl.models.capture.arguments import call_detaching, normalize_arguments
 from distdl.models.capture.checkpoints import Checkpoints
 from distdl.models.capture.decompositions import DECOMPOSITIONS, INLINED, SPLITTING, inlined, split_calls, with_values
 from distdl.models.capture.elementwise import ELEMENTWISE
-from distdl.models.capture.functions import WITHOUT_VALUES, key_of, with_lost_arguments, without_count_of_batches, without_template
+from distdl.models.capture.functions import WITHOUT_VALUES, asks_again_for_gradients, key_of, with_lost_arguments, without_count_of_batches, without_template
 from distdl.models.capture.interception import FunctionClass, apply_of, end_of_apply, intercepted_calls
 from distdl.models.capture.known_values import KnownValues, is_kept_by_a_function, really
 from distdl.models.capture.layers_of_functions import layer_of
@@ -49,6 +49,10 @@ _INSTEAD = {
     "where": ". Write torch.where(mask, x, other)",
 }
 """Replacements for functions whose results have a shape that depends on values."""
+_OTHERWISE = (
+    ". Where it only checks, use torch._assert_async; where it chooses, torch.where, or an option of the model that "
+    "leaves the choice out"
+)
 _ERRORS_OF_TORCH = (RuntimeError, ValueError, TypeError, IndexError)
 
 
@@ -96,6 +100,7 @@ class Recorder(TorchFunctionMode):
         self._underived: list[torch.Tensor] = []  # by which torch has no derivative of the current call
         self.recording = Recording([self.tensors.new(tensor) for tensor in inputs])
         self._known = KnownValues(self.recording, self.tensors)
+        self.known_values_of = self._known.of_tensor
 
     def around_modules(self) -> AbstractContextManager[None]:
         """Record layers, and functions with a derivative of their own, as a whole."""
@@ -110,6 +115,8 @@ class Recorder(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         args, kwargs = normalize_arguments(func, args, with_lost_arguments(func, args, kwargs or {}))
         key = key_of(func)
+        if asks_again_for_gradients(func, args):
+            return args[0]
         if is_kept_by_a_function(args, kwargs):
             return really(func, args, kwargs)
         layer = layer_of(func, args, kwargs)
@@ -192,7 +199,7 @@ class Recorder(TorchFunctionMode):
         except errors_of_missing_values() as error:
             raise NotImplementedError(
                 f"{key} looks at the values of a tensor, at {source_line()}; they are not known before the model runs"
-                f"{_INSTEAD.get(key, '')}"
+                f"{_INSTEAD.get(key, _OTHERWISE)}"
             ) from error
         except Exception as error:
             if type(error) in _ERRORS_OF_TORCH:
