@@ -8,20 +8,21 @@ import torch
 
 from distdl.models.capture.skeleton import Skeleton
 from distdl.modules.state import tensors_in_state
+from distdl.nn.wrapped_module import WrappedModule
 from distdl.partitions.construction import constructing
-from distdl.partitions.grid import Grid
 
 
-def drop_own_caches(operation: str, group: Grid, module: torch.nn.Module, skeleton: Skeleton) -> None:
+def drop_own_caches(layer: WrappedModule, skeleton: Skeleton) -> None:
     """Remove buffers that are not in the state of the model and that other ranks do not have.
 
-    Collective over the group.
+    Collective over the ranks that construct the model.
     """
+    group, module = layer.grid.constructing_ranks(), layer.module
     if not group.known:
         return
     in_state = tensors_in_state(module)
     own = {name: value is not None for name, value in _buffers(module).items() if name not in in_state}
-    with constructing(operation, {"ranks": group}, {}):
+    with constructing("distribute", {"ranks": group}, {}):
         text = json.dumps(own).encode()
     of_ranks = [json.loads(text) for text in group.gather(text)]
     for name, is_there in own.items():
@@ -33,6 +34,7 @@ def drop_own_caches(operation: str, group: Grid, module: torch.nn.Module, skelet
                 if not all(name in of for of in of_ranks):
                     del held[leaf]
             skeleton.buffer_shapes.pop(name, None)
+    layer.prepare()
 
 
 def _buffers(module: torch.nn.Module) -> dict[str, torch.Tensor | None]:

@@ -9,11 +9,11 @@ from typing import Any, Self, cast
 import torch
 
 from distdl import _core
+from distdl.models.buffer_caches import drop_own_caches
 from distdl.models.capture import unrecorded
 from distdl.models.capture.assignments import AttributeSnapshot
 from distdl.models.capture.recording import Value
 from distdl.models.capture.skeleton import Skeleton
-from distdl.models.buffer_caches import drop_own_caches
 from distdl.models.inputs import InputPartitions, memory_orders, placed_inputs, tensors_in, text_of_others
 from distdl.models.plan.parameter_splits import split_layouts
 from distdl.models.plan.requested import Request, requested_splits
@@ -124,8 +124,7 @@ class DistributedModel(WrappedModule):
         make: Callable[..., Self] = cls
         layer = make(P_x, module, **options)
         if isinstance(module, torch.nn.Module):
-            drop_own_caches("distribute", layer.grid.constructing_ranks(), layer.module, layer._builder.skeleton)
-            layer.prepare()
+            drop_own_caches(layer, layer._builder.skeleton)
             layer.take_weights(module, next(iter(layer.grid.ranks), 0) if root is None else root)
         return layer
 

@@ -18,7 +18,9 @@ def listing(recording: Recording) -> list[str]:
     values = {value for node in recording.nodes for value in node.inputs}
     values |= {value for value in tree_leaves(recording.results) if isinstance(value, Value)}
     lines = [
-        line_of_constant(value) for value in sorted(values, key=lambda value: value.number) if value.constant is not None
+        line_of_constant(value)
+        for value in sorted(values, key=lambda value: value.number)
+        if value.constant is not None
     ]
     lines += [_of_node(node) for node in recording.nodes]
     lines += [f"the results {recording.results!r}", f"for its buffers {recording.written!r}"]

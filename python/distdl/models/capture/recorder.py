@@ -19,10 +19,17 @@ from distdl.models.capture import unrecorded
 from distdl.models.capture.arguments import call_detaching, normalize_arguments
 from distdl.models.capture.checkpoints import Checkpoints
 from distdl.models.capture.decompositions import DECOMPOSITIONS, INLINED, SPLITTING, inlined, split_calls, with_values
-from distdl.models.capture.elementwise import ELEMENTWISE
-from distdl.models.capture.functions import WITHOUT_VALUES, asks_again_for_gradients, key_of, with_lost_arguments, without_count_of_batches, without_template
+from distdl.models.capture.elementwise import ELEMENTWISE, MASKING
+from distdl.models.capture.functions import (
+    WITHOUT_VALUES,
+    asks_again_for_gradients,
+    key_of,
+    with_lost_arguments,
+    without_count_of_batches,
+    without_template,
+)
 from distdl.models.capture.interception import FunctionClass, apply_of, end_of_apply, intercepted_calls
-from distdl.models.capture.known_values import KnownValues, is_kept_by_a_function, really
+from distdl.models.capture.known_values import KnownValues, is_kept_by_a_function, really, text_of_look
 from distdl.models.capture.layers_of_functions import layer_of
 from distdl.models.capture.memory_order import with_real_strides
 from distdl.models.capture.recording import Arguments, Function, ModuleBoundary, Node, Options, Recording, Target, Value
@@ -36,23 +43,6 @@ from distdl.torch_compat.memory import is_view
 from distdl.torch_compat.trees import tree_flatten, tree_map_only
 
 _QUERIES = {"requires_grad", "is_leaf", "grad"}  # attributes of tensors that are no result of a computation
-_DETERMINISTIC = ELEMENTWISE | {
-    "all", "any", "expand", "flatten", "getitem", "permute", "reshape", "select", "squeeze", "transpose", "unsqueeze",
-    "view",
-}  # fmt: skip
-"""Functions that make masks, the same mask for the same arguments."""
-_INSTEAD = {
-    "bincount": ". Write torch.nn.functional.one_hot(x, classes).sum(0), or torch.histc(x, bins, min, max)",
-    "nonzero": ". Write torch.where(mask, x, other)",
-    "one_hot": ". Say num_classes",
-    "repeat_interleave": ". Repeat as often as a number says",
-    "where": ". Write torch.where(mask, x, other)",
-}
-"""Replacements for functions whose results have a shape that depends on values."""
-_OTHERWISE = (
-    ". Where it only checks, use torch._assert_async; where it chooses, torch.where, or an option of the model that "
-    "leaves the choice out"
-)
 _ERRORS_OF_TORCH = (RuntimeError, ValueError, TypeError, IndexError)
 
 
@@ -148,7 +138,7 @@ class Recorder(TorchFunctionMode):
 
     def _are_alike(self, first: torch.Tensor, second: torch.Tensor) -> bool:
         """Whether two tensors have the same values, being the same functions of the same tensors."""
-        return self.recording.is_alike(self.tensors.value(first), self.tensors.value(second), _DETERMINISTIC)
+        return self.recording.is_alike(self.tensors.value(first), self.tensors.value(second), MASKING)
 
     def _call_module(self, run: Function, module: torch.nn.Module, args: Arguments, kwargs: Options) -> object:
         unrecorded.refuse_scripted(module, f"a module called at {source_line()}")
@@ -197,10 +187,7 @@ class Recorder(TorchFunctionMode):
                 result = with_real_strides(target, run, args, kwargs, result)
             return self._record(_Call(target, key, args, kwargs), versions, result)
         except errors_of_missing_values() as error:
-            raise NotImplementedError(
-                f"{key} looks at the values of a tensor, at {source_line()}; they are not known before the model runs"
-                f"{_INSTEAD.get(key, _OTHERWISE)}"
-            ) from error
+            raise NotImplementedError(text_of_look(key, source_line())) from error
         except Exception as error:
             if type(error) in _ERRORS_OF_TORCH:
                 raise type(error)(f"{error}, at {source_line()}") from error

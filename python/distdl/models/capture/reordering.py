@@ -11,11 +11,13 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from distdl.models.capture.listing import line_of_constant, without_addresses
 from distdl.models.capture.recording import ModuleBoundary, Node, Recording, Value
 from distdl.torch_compat.trees import tree_map_only
 
+Tree = TypeVar("Tree")
 _RANDOM = re.compile("rand|drop|normal|uniform|bernoulli|multinomial|poisson|exponential|geometric|cauchy")
 
 
@@ -77,8 +79,9 @@ def in_order_of(recording: Recording, names: Sequence[str]) -> None:
         if firsts[i] != i
     }
 
-    def rewired(part: object) -> object:
-        return tree_map_only(Value, lambda value: replaced.get(value, value), part)
+    def rewired(part: Tree) -> Tree:
+        changed: Tree = tree_map_only(Value, lambda value: replaced.get(value, value), part)
+        return changed
 
     boundaries = _moved(recording.boundaries, place_of)
     recording.nodes, recording.boundaries = [], boundaries

@@ -145,7 +145,9 @@ class Skeleton:
             for (path, name), attribute in unrecorded.attributes_of(self.model)
         }
         originals = {id(tensor): name for ref, name in self._originals if (tensor := ref()) is not None}
-        recorder = Recorder(self.model, fakes, {**self._names, **originals}, key_of_layer, names_of_attributes, real_strides, bar)
+        recorder = Recorder(
+            self.model, fakes, {**self._names, **originals}, key_of_layer, names_of_attributes, real_strides, bar
+        )
         # Set-ups run without function modes, and compiled programs without autograd; the recorder needs both.
         with (
             with_functions(), torch.inference_mode(False), autograd_again(), torch.enable_grad(),
