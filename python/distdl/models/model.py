@@ -9,6 +9,7 @@ from typing import Any, Self, cast
 import torch
 
 from distdl import _core
+from distdl.models.buffer_caches import drop_own_caches
 from distdl.models.capture import unrecorded
 from distdl.models.capture.assignments import AttributeSnapshot
 from distdl.models.capture.recording import Value
@@ -124,6 +125,7 @@ class DistributedModel(WrappedModule):
         make: Callable[..., Self] = cls
         layer = make(P_x, module, **options)
         if isinstance(module, torch.nn.Module):
+            drop_own_caches(layer, layer._builder.skeleton)
             layer.take_weights(module, next(iter(layer.grid.ranks), 0) if root is None else root)
         return layer
 

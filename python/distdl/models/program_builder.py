@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import torch
 from distdl.models.capture.listing import listing
 from distdl.models.capture.packing import by_parts
 from distdl.models.capture.recording import Node, Recording
+from distdl.models.capture.reordering import Names, in_order_of
 from distdl.models.capture.skeleton import Skeleton
 from distdl.models.inputs import PlacedInput
 from distdl.models.plan.parameter_splits import packings
@@ -121,14 +123,14 @@ class ProgramBuilder:
 
         all_ranks = self.grid.constructing_ranks()
         texts = [text.decode().split("\n") for text in gather_or_raise("distribute", all_ranks, record)]
-        for rank, lines in zip(all_ranks.ranks, texts, strict=True):
-            if lines != texts[0]:
+        if any(lines != texts[0] for lines in texts) and not self._reorder(recordings[0]):
+            for rank, lines in zip(all_ranks.ranks, texts, strict=True):
                 pairs = zip_longest(texts[0], lines, fillvalue="nothing")
-                first, other = next(pair for pair in pairs if len({*pair}) > 1)
-                raise ValueError(
-                    "distribute: the model has to be the same on all ranks; rank "
-                    f"{all_ranks.ranks[0]} computes {first}, and rank {rank} {other}"
-                )
+                for first, other in (pair for pair in pairs if len({*pair}) > 1):
+                    raise ValueError(
+                        "distribute: the model has to be the same on all ranks; rank "
+                        f"{all_ranks.ranks[0]} computes {first}, and rank {rank} {other}"
+                    )
         if nodes := unknown_nodes(recordings[0]):
             self._observe(recordings[0], nodes, buffers)
         return recordings[0]
@@ -153,6 +155,16 @@ class ProgramBuilder:
 
         texts = gather_or_raise("distribute", all_ranks, observe_first)
         recording.observed.update(zip(nodes, loads(texts[all_ranks.ranks.index(first)].decode()), strict=True))
+
+    def _reorder(self, recording: Recording) -> bool:
+        """Bring the calls of all ranks into the same order; False if they differ in more than their order."""
+        names = Names(recording)
+        text = json.dumps([names.of_results, *names.of_calls])
+        of_ranks = [json.loads(own) for own in self.grid.constructing_ranks().gather(text.encode())]
+        if any(sorted(own) != sorted(of_ranks[0]) or own[0] != of_ranks[0][0] for own in of_ranks):
+            return False
+        in_order_of(recording, of_ranks[0][1:])
+        return True
 
     def _key_of_layer(self, module: torch.nn.Module) -> str:
         """The key of a layer. With as_sequential attention with dropout is recorded by the functions that it calls."""

@@ -145,7 +145,8 @@ class WrappedModule(Layer):
         """Take parameters and buffers of the module of one rank, also buffers outside of the state."""
         super().take_weights(module, root)
         group, in_state = self.grid.constructing_ranks(), tensors_in_state(self)
-        buffers = {name: buffer for name, buffer in module.named_buffers() if name not in in_state}
+        here = {name for name, _ in self.module.named_buffers()} - in_state.keys()
+        buffers = {name: buffer for name, buffer in module.named_buffers() if name in here}
         if not group.known or not buffers:
             return
         name = f"{type(self).__name__}.from_sequential"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copyreg
 import dataclasses
-from typing import Any
+from collections.abc import Iterable
 
 import torch
 from torch.utils._pytree import (
@@ -29,6 +30,9 @@ __all__ = [
     "tree_structure",
     "tree_unflatten",
 ]
+
+_Made = tuple[type, tuple[object, ...], tuple[str, ...]]  # a class, keys of its items, and names of its attributes
+
 
 def register_holders(tree: object) -> None:
     """Make torch know the classes of objects that hold tensors in attributes, so that their tensors are leaves.
@@ -64,7 +68,7 @@ def _holds_tensors(value: object, seen: set[int]) -> bool:
     return _is_holder(value) and any(_holds_tensors(part, seen) for part in _parts(value)[0])
 
 
-def _parts(holder: Any) -> tuple[list[object], tuple[type, tuple[object, ...], tuple[str, ...]]]:
+def _parts(holder: object) -> tuple[list[object], _Made]:
     """The items and attributes of an object, and what is needed to make an object of them."""
     keys: tuple[object, ...] = ()
     items: list[object] = []
@@ -76,11 +80,11 @@ def _parts(holder: Any) -> tuple[list[object], tuple[type, tuple[object, ...], t
     return [*items, *attributes.values()], (type(holder), keys, tuple(attributes))
 
 
-def _made_of_parts(parts: Any, made: Any) -> object:
+def _made_of_parts(parts: Iterable[object], made: _Made) -> object:
     """An object of a class, with these items and attributes; its constructor is not called."""
     kind, keys, names = made
     parts = [*parts]
-    holder = kind.__new__(kind)
+    holder: object = copyreg.__newobj__(kind)  # which calls kind.__new__(kind)
     if isinstance(holder, dict):
         dict.update(holder, zip(keys, parts[: len(keys)], strict=True))
     elif isinstance(holder, list):

@@ -263,10 +263,41 @@ def test_a_dataclass_is_returned():
     assert_none([off(results[i].scores, expected[i].scores, 1e-5) for i in range(2)])
 
 
+class Cache:
+    """An object with tensors in its attributes, in lists of other objects, and with others."""
+
+    def __init__(self, y):
+        self.layers = [types.SimpleNamespace(keys=y, values=2 * y, kind=torch.float64), None]
+        self.limits, self.make, self.count = {"length": 7}, dict, y.shape[0]
+
+
+class Named(dict):
+    """A dict with an attribute."""
+
+
+def test_objects_are_returned():
+    def make(model, y):
+        named = Named(scores=y)
+        named.total = y.sum()
+        return Cache(y), named
+
+    model = Returning(make)
+    ours, P_x = over_rows(model)
+    image = torch.rand(2, 2, 5, 7)
+    for _ in range(2):
+        cache, named = whole(ours, distdl.scatter(image, P_x))
+        expected, others = model(image)
+        layer, of_model = cache.layers[0], expected.layers[0]
+        assert (type(cache), cache.limits, cache.make, cache.count) == (Cache, {"length": 7}, dict, 2)
+        assert (layer.kind, cache.layers[1]) == (torch.float64, None)
+        pairs = [(layer.keys, of_model.keys), (layer.values, of_model.values), (named["scores"], others["scores"])]
+        assert_none([off(*pair, 1e-5) for pair in [*pairs, (named.total, others.total)]])
+
+
 @pytest.mark.parametrize(
     "make",
-    [lambda y: types.SimpleNamespace(y=y), lambda y: {y}, lambda y: iter([y])],
-    ids=["namespace", "set", "iterator"],
+    [lambda y: torch.nn.ParameterList([y]), lambda y: {y}, lambda y: iter([y])],
+    ids=["module", "set", "iterator"],
 )
 def test_objects_that_hide_tensors_are_refused(make):
     ours, P_x = over_rows(Returning(lambda model, y: make(y)))

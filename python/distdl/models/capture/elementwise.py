@@ -36,3 +36,9 @@ _SPECIAL = (
 )  # fmt: skip
 ELEMENTWISE = frozenset((*_UNARY, *_BROADCASTING, *(f"special_{name}" for name in _SPECIAL)))
 """The names of all functions that work on each element by itself."""
+
+MASKING = ELEMENTWISE | {
+    "all", "any", "expand", "flatten", "getitem", "permute", "reshape", "select", "squeeze", "transpose", "unsqueeze",
+    "view",
+}  # fmt: skip
+"""Functions that make masks, the same mask for the same arguments."""

@@ -44,6 +44,15 @@ def key_of(function: Function) -> str:
     return name or str(resolve_name(function))
 
 
+def asks_again_for_gradients(function: Function, args: Arguments) -> bool:
+    """Whether a call lets a tensor ask for gradients that does so already, as all inputs do while recorded."""
+    owner = getattr(function, "__self__", None) if getattr(function, "__name__", "") == "__set__" else None
+    is_assigned = getattr(owner, "__name__", "") == "requires_grad"
+    if not is_assigned and function is not torch.Tensor.requires_grad_:
+        return False
+    return args[1:] in ((True,), *([] if is_assigned else [()])) and args[0].requires_grad
+
+
 _OPERATORS = {"add", "sub", "mul", "truediv", "floordiv", "pow", "mod", "and", "or", "xor", "matmul", "div", "lshift",
               "rshift"}  # fmt: skip
 

@@ -25,12 +25,24 @@ from distdl.torch_compat.trees import tree_flatten, tree_map_only
 
 Result = TypeVar("Result")
 _MOST_ELEMENTS = 1 << 24  # of a value that is computed on every rank
-_LOOKS = {
+_OF_VALUES = {
     "__array__", "__bool__", "__complex__", "__float__", "__index__", "__int__", "allclose", "argwhere", "bincount",
     "equal", "is_nonzero", "item", "nonzero", "numpy", "repeat_interleave", "tolist", "unique", "unique_consecutive",
     "where",
 }  # fmt: skip
 """Functions that look at values, or whose results have a shape that depends on values."""
+_INSTEAD = {
+    "bincount": "Write torch.nn.functional.one_hot(x, classes).sum(0), or torch.histc(x, bins, min, max)",
+    "nonzero": "Write torch.where(mask, x, other)",
+    "one_hot": "Say num_classes",
+    "repeat_interleave": "Repeat as often as a number says",
+    "where": "Write torch.where(mask, x, other)",
+}
+"""Replacements for functions whose results have a shape that depends on values."""
+_OTHERWISE = (
+    "Where it only checks, use torch._assert_async; where it chooses, torch.where, or an option of the model that "
+    "leaves the choice out"
+)
 _CACHED_BY_CODE: dict[CodeType, bool] = {}
 
 
@@ -42,7 +54,7 @@ class KnownValues:
         self._computed: dict[Value, torch.Tensor | None] = {}
 
     def look(self, function: Function, key: str, args: Arguments, kwargs: dict[str, object]) -> object:
-        """The result of a call that looks at known values, or has a shape that they determine; otherwise NotImplemented.
+        """The result of a call that looks at known values, or whose shape they determine; else NotImplemented.
 
         Tensors of known values have values, as constants of the model have them.
         """
@@ -52,7 +64,7 @@ class KnownValues:
         if key == "masked_select" and len(args) == 2 and (mask := self._known_mask(args[1])) is not None:
             x, mask = torch.broadcast_tensors(args[0], mask)
             return x[mask.nonzero(as_tuple=True)]
-        if name not in _LOOKS or (name == "where" and len(args) + len(kwargs) > 1):
+        if name not in _OF_VALUES or (name == "where" and len(args) + len(kwargs) > 1):
             return NotImplemented
         tensors = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.Tensor)]
         known = {id(tensor): self.of_tensor(tensor) for tensor in reversed(tensors)}
@@ -109,7 +121,8 @@ class KnownValues:
         node = self._recording.producer(value)
         if node is None:
             return value.constant
-        own = [x.clone() if each in node.written else x for each in node.inputs if (x := self._computed[each]) is not None]
+        pairs = [(each, self._computed[each]) for each in node.inputs]
+        own = [x.clone() if each in node.written else x for each, x in pairs if x is not None]
         is_layer = isinstance(node.target, torch.nn.Module)
         if len(own) < len(node.inputs) or is_layer or math.prod(value.shape) > _MOST_ELEMENTS:
             return None
@@ -129,7 +142,7 @@ def really(function: Callable[..., Result], args: Arguments, kwargs: Options) ->
 
 
 def is_kept_by_a_function(args: Arguments, kwargs: dict[str, object]) -> bool:
-    """Whether a call of tensors with values, or of none, stands in a function that keeps its results for later calls."""
+    """Whether a call of tensors with values, or of none, stands in a function that keeps its results."""
     if any(isinstance(leaf, FakeTensor) for leaf in tree_flatten((args, kwargs))[0]):
         return False
     return any(map(_is_cached, _frames()))
@@ -153,3 +166,11 @@ def _is_cached(frame: FrameType) -> bool:
         users = (user for function in functions for user in gc.get_referrers(function))
         _CACHED_BY_CODE[code] = any(isinstance(user, functools._lru_cache_wrapper) for user in users)
     return _CACHED_BY_CODE[code]
+
+
+def text_of_look(key: str, place: str) -> str:
+    """An explanation for a function that looks at unknown values."""
+    return (
+        f"{key} looks at the values of a tensor, at {place}; they are not known before the model runs. "
+        f"{_INSTEAD.get(key, _OTHERWISE)}"
+    )

@@ -18,14 +18,22 @@ def listing(recording: Recording) -> list[str]:
     values = {value for node in recording.nodes for value in node.inputs}
     values |= {value for value in tree_leaves(recording.results) if isinstance(value, Value)}
     lines = [
-        _of_constant(value) for value in sorted(values, key=lambda value: value.number) if value.constant is not None
+        line_of_constant(value)
+        for value in sorted(values, key=lambda value: value.number)
+        if value.constant is not None
     ]
     lines += [_of_node(node) for node in recording.nodes]
     lines += [f"the results {recording.results!r}", f"for its buffers {recording.written!r}"]
-    return [_OF_A_RANK.sub("", line).replace("\n", " ") for line in lines]
+    return [without_addresses(line).replace("\n", " ") for line in lines]
 
 
-def _of_constant(value: Value) -> str:
+def without_addresses(text: str) -> str:
+    """A text without what differs among ranks."""
+    return _OF_A_RANK.sub("", text)
+
+
+def line_of_constant(value: Value) -> str:
+    """A line for a constant, with a digest of its values."""
     x = value.constant
     assert x is not None
     try:

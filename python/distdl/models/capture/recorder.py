@@ -20,10 +20,17 @@ from distdl.models.capture.arguments import call_detaching, normalize_arguments
 from distdl.models.capture.attention_by_heads import attention_by_heads
 from distdl.models.capture.checkpoints import Checkpoints
 from distdl.models.capture.decompositions import DECOMPOSITIONS, INLINED, SPLITTING, inlined, split_calls, with_values
-from distdl.models.capture.elementwise import ELEMENTWISE
-from distdl.models.capture.functions import WITHOUT_VALUES, key_of, with_lost_arguments, without_count_of_batches, without_template
+from distdl.models.capture.elementwise import ELEMENTWISE, MASKING
+from distdl.models.capture.functions import (
+    WITHOUT_VALUES,
+    asks_again_for_gradients,
+    key_of,
+    with_lost_arguments,
+    without_count_of_batches,
+    without_template,
+)
 from distdl.models.capture.interception import FunctionClass, apply_of, end_of_apply, intercepted_calls
-from distdl.models.capture.known_values import KnownValues, is_kept_by_a_function, really
+from distdl.models.capture.known_values import KnownValues, is_kept_by_a_function, really, text_of_look
 from distdl.models.capture.layers_of_functions import layer_of
 from distdl.models.capture.memory_order import with_real_strides
 from distdl.models.capture.recording import Arguments, Function, ModuleBoundary, Node, Options, Recording, Target, Value
@@ -37,19 +44,6 @@ from distdl.torch_compat.memory import is_view
 from distdl.torch_compat.trees import tree_flatten, tree_map_only
 
 _QUERIES = {"requires_grad", "is_leaf", "grad"}  # attributes of tensors that are no result of a computation
-_DETERMINISTIC = ELEMENTWISE | {
-    "all", "any", "expand", "flatten", "getitem", "permute", "reshape", "select", "squeeze", "transpose", "unsqueeze",
-    "view",
-}  # fmt: skip
-"""Functions that make masks, the same mask for the same arguments."""
-_INSTEAD = {
-    "bincount": ". Write torch.nn.functional.one_hot(x, classes).sum(0), or torch.histc(x, bins, min, max)",
-    "nonzero": ". Write torch.where(mask, x, other)",
-    "one_hot": ". Say num_classes",
-    "repeat_interleave": ". Repeat as often as a number says",
-    "where": ". Write torch.where(mask, x, other)",
-}
-"""Replacements for functions whose results have a shape that depends on values."""
 _ERRORS_OF_TORCH = (RuntimeError, ValueError, TypeError, IndexError)
 
 
@@ -100,6 +94,7 @@ class Recorder(TorchFunctionMode):
         self._underived: list[torch.Tensor] = []  # by which torch has no derivative of the current call
         self.recording = Recording([self.tensors.new(tensor) for tensor in inputs])
         self._known = KnownValues(self.recording, self.tensors)
+        self.known_values_of = self._known.of_tensor
 
     def around_modules(self) -> AbstractContextManager[None]:
         """Record layers, and functions with a derivative of their own, as a whole."""
@@ -118,6 +113,8 @@ class Recorder(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         args, kwargs = normalize_arguments(func, args, with_lost_arguments(func, args, kwargs or {}))
         key = key_of(func)
+        if asks_again_for_gradients(func, args):
+            return args[0]
         if is_kept_by_a_function(args, kwargs):
             return really(func, args, kwargs)
         layer = layer_of(func, args, kwargs)
@@ -156,7 +153,7 @@ class Recorder(TorchFunctionMode):
 
     def _are_alike(self, first: torch.Tensor, second: torch.Tensor) -> bool:
         """Whether two tensors have the same values, being the same functions of the same tensors."""
-        return self.recording.is_alike(self.tensors.value(first), self.tensors.value(second), _DETERMINISTIC)
+        return self.recording.is_alike(self.tensors.value(first), self.tensors.value(second), MASKING)
 
     def _call_module(self, run: Function, module: torch.nn.Module, args: Arguments, kwargs: Options) -> object:
         unrecorded.refuse_scripted(module, f"a module called at {source_line()}")
@@ -205,10 +202,7 @@ class Recorder(TorchFunctionMode):
                 result = with_real_strides(target, run, args, kwargs, result)
             return self._record(_Call(target, key, args, kwargs), versions, result)
         except errors_of_missing_values() as error:
-            raise NotImplementedError(
-                f"{key} looks at the values of a tensor, at {source_line()}; they are not known before the model runs"
-                f"{_INSTEAD.get(key, '')}"
-            ) from error
+            raise NotImplementedError(text_of_look(key, source_line())) from error
         except Exception as error:
             if type(error) in _ERRORS_OF_TORCH:
                 raise type(error)(f"{error}, at {source_line()}") from error

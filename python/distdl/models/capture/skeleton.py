@@ -45,7 +45,8 @@ class Skeleton:
                 self._names[id(fake)] = name
                 self._originals.append((weakref.ref(tensor), name))
         self.model = copied(model, {**tensors, **computed_weights(model)})
-        self._buffer_shapes = {name: tensor.shape for name, tensor in model.named_buffers(remove_duplicate=False)}
+        self._caches: dict[str, torch.Tensor] = {}  # buffers that the last recorded call has made, with their values
+        self.buffer_shapes = {name: tensor.shape for name, tensor in model.named_buffers(remove_duplicate=False)}
 
     def __deepcopy__(self, memo: dict[int, object]) -> Skeleton:
         return self  # it has no values
@@ -89,6 +90,7 @@ class Skeleton:
             NotImplementedError: if the computation depends on the values of a tensor, or the model changes itself in a
                 way that cannot be recorded.
         """
+        self._caches = {}
         before = [(module, dict(vars(module)), dict(vars(module)["_buffers"])) for module in self.model.modules()]
         numbers, tensors = self._numbers(), self._tensors()
         generator, other_generators = torch.get_rng_state(), unrecorded.drawn_outside_of_torch()
@@ -106,14 +108,19 @@ class Skeleton:
                 raise NotImplementedError(
                     "the model seeds torch's random numbers, and a call is recorded once; seed them before the call"
                 )
-            after_first = self._numbers()
-            if after_first != numbers or not self._tensors() <= tensors:
+            after_first, caches = self._numbers(), self._caches
+            if after_first != numbers or not self._tensors() <= tensors or caches:
                 # The model keeps something of its call, such as the size or the features of the last image. A second
                 # recording shows what each further call computes. It fails if the call reads a tensor that was kept
                 # and is not computed from constants alone.
                 for module, _, buffers in before:
                     vars(module)["_buffers"].update(buffers)
+                for name, values in caches.items():
+                    path, _, leaf = name.rpartition(".")
+                    vars(self.model.get_submodule(path))["_buffers"][leaf] = values
                 recorder = self._recorded(call, described, key_of_layer, real_strides, bar, recorder)
+                if new := [*self._caches]:
+                    raise NotImplementedError(f"the model gives its buffer {new[0]} another shape in each call")
                 self._refuse_counters(after_first)
         finally:
             for module, attributes, buffers in before:
@@ -174,14 +181,20 @@ class Skeleton:
         return {id(value) for _, value in unrecorded.attributes_of(self.model) if isinstance(value, torch.Tensor)}
 
     def _written(self, recorder: Recorder) -> dict[str, Value]:
-        """The values of buffers that the model has written into."""
+        """The values of buffers that the model has written into; notes those that it has made anew."""
         written = {}
+        before, self._caches = self._caches, {}
+        in_state = self.model.state_dict(keep_vars=True).keys()
         for name, tensor in self.model.named_parameters():
             if recorder.tensors.changed(tensor, name) is not None:
                 raise NotImplementedError(f"the model writes into its parameter {name}")
         for name, tensor in self.model.named_buffers(remove_duplicate=False):
             value = recorder.tensors.changed(tensor, self._names.get(id(tensor), ""))
-            if value is None:
+            if value is None or tensor is before.get(name):
+                continue
+            has_other_shape = value.shape != self.buffer_shapes.get(name)
+            if has_other_shape and name not in in_state and (values := recorder.known_values_of(tensor)) is not None:
+                self._caches[name] = values
                 continue
             if value.is_differentiable:
                 raise NotImplementedError(
@@ -189,7 +202,7 @@ class Skeleton:
                 )
             if value.name:
                 raise NotImplementedError(f"the model assigns {value.name} to its buffer {name}; use copy_()")
-            if value.shape != self._buffer_shapes.get(name):
+            if has_other_shape:
                 raise NotImplementedError(f"the model gives its buffer {name} the shape {list(value.shape)}")
             written[name] = value
         return written

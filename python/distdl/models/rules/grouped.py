@@ -38,8 +38,8 @@ def grouped_mm(node: Node) -> Operation:
                 return x.new_zeros(out, dtype=node.outputs[0].dtype) + zero_of(weights)
             start, stop = int(ends[first - 1]) if first else 0, int(ends[last - 1])
             y = function(x[start:stop], weights, ends[first:last] - start)
-            before, after = y.new_zeros(start, out[1]), y.new_zeros(out[0] - stop, out[1])
-            return torch.cat([before, y, after])
+            assert isinstance(y, torch.Tensor)
+            return torch.cat([y.new_zeros(start, out[1]), y, y.new_zeros(out[0] - stop, out[1])])
 
         return run
 
