@@ -35,6 +35,7 @@ class SavedStates:
     blocks: dict[str, torch.Tensor] = field(default_factory=dict)
     metadata: dict[str, JSON] = field(default_factory=dict)
 
+
 def parameter_names(optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> list[list[str]]:
     """The names of the parameters of each group. Raises ValueError for a parameter that the model does not have."""
     known = {id(parameter): name for name, parameter in model.named_parameters()}

@@ -191,7 +191,27 @@ class WithWeight(torch.nn.Module):
         return Weighted.apply(x.tanh(), self.weight)
 
 
+class SparseTable(torch.nn.Module):
+    """Products of a sparse table with shifted rows, as the convolution of :class:`Contraction` without an operator."""
+
+    def __init__(self, rows=3, columns=48):
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        index = torch.stack([torch.randint(n, (9,), generator=generator) for n in (2, rows, columns)])
+        self.table = torch.sparse_coo_tensor(index, torch.randn(9, generator=generator), (2, rows, columns)).coalesce()
+
+    def forward(self, x):
+        z = x.flatten(0, 1).permute(1, 2, 0).expand(2, -1, -1, -1).contiguous()
+        table = self.table.to(x.device).to(x.dtype)
+        y = torch.zeros(x.shape[3], 2, table.shape[1], z.shape[3], dtype=x.dtype)
+        for shift in range(x.shape[3]):
+            y[shift] = torch.bmm(table, z.flatten(1, 2))
+            z = z.roll(-1, 2)
+        return y.permute(3, 1, 2, 0).unflatten(0, x.shape[:2]).sum(2)
+
+
 MODELS = {
+    "sparse table": SparseTable,
     "legendre": Legendre,
     "weight": WithWeight,
     "sign": lambda: Function(lambda x: OfSign.apply(x + 0.1) * x),
@@ -204,6 +224,7 @@ MODELS = {
 
 
 @pytest.mark.shared
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
 @pytest.mark.parametrize("name", MODELS)
 def test_models(name):
     for split in partitions(4):

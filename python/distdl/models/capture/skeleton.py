@@ -148,7 +148,14 @@ class Skeleton:
         }
         originals = {id(tensor): name for ref, name in self._originals if (tensor := ref()) is not None}
         recorder = Recorder(
-            self.model, fakes, {**self._names, **originals}, key_of_layer, names_of_attributes, real_strides, bar, earlier
+            self.model,
+            fakes,
+            {**self._names, **originals},
+            key_of_layer,
+            names_of_attributes,
+            real_strides,
+            bar,
+            earlier,
         )
         # Set-ups run without function modes, and compiled programs without autograd; the recorder needs both.
         with (

@@ -239,7 +239,7 @@ class Redistribution:
 
 def connected_empty(inputs: Sequence[torch.Tensor], dtype: torch.dtype | None = None) -> torch.Tensor:
     """A result without elements, connected with the inputs in the graph as the results of other ranks are."""
-    result = inputs[0].new_zeros(0, dtype=dtype)
+    result = inputs[0].new_zeros(0, dtype=dtype, layout=torch.strided)
     for tensor in inputs:
         if tensor.requires_grad:
             zero = zero_of(tensor)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
 from distdl.models.capture.recording import Node, Recording, Value
-from distdl.models.operations.operation import InputSpec, NoRuleError, Operation, RandomError, Sharded
+from distdl.models.operations.operation import InputSpec, NoRuleError, Operation, RandomError, Sharded, Slice
 from distdl.models.operations.table import whole
 from distdl.models.rules import RULES
 from distdl.models.rules.assignments import written
@@ -68,6 +69,9 @@ def _by_rule(node: Node, is_constant: bool, recording: Recording) -> Operation:
         for value, spec in zip(node.inputs, operation.input_specs, strict=True):
             if spec is not None and not _covers(spec, value, operation.shape):
                 raise NoRuleError(f"the shape {list(value.shape)}, which its rule takes for another one")
+        for i, value in enumerate(node.inputs):
+            if value.shape and not value.strides:  # such as a sparse table
+                operation = _reading_whole(operation, i)
     except RandomError:
         raise
     except NoRuleError:
@@ -86,6 +90,17 @@ def _known_operation(node: Node, recording: Recording) -> Operation:
     if isinstance(observed, tuple):
         return observed_operation(node, observed)
     raise observed or NoRuleError("no rule")
+
+
+def _reading_whole(operation: Operation, i: int) -> Operation:
+    """The operation, of which each worker reads a whole input: a tensor that is not strided has no blocks."""
+    spec = operation.input_specs[i] or ()
+    if any(isinstance(dim, Slice) for dim in spec):
+        return operation  # of a table alone
+    dims = {dim.dim for dim in spec if isinstance(dim, Sharded)}
+    specs = (*operation.input_specs[:i], (None,) * len(spec) if spec else None, *operation.input_specs[i + 1 :])
+    kept, asked = operation.splittable - dims, operation.if_requested - dims
+    return replace(operation, input_specs=specs, splittable=kept, if_requested=asked, summed=None)
 
 
 def _covers(spec: InputSpec, value: Value, shape: Sequence[int]) -> bool:

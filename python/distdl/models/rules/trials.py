@@ -13,7 +13,7 @@ from distdl.models.operations.operation import NoRuleError, RandomError
 from distdl.torch_compat.trees import tree_flatten
 
 _Tensors = list[torch.Tensor]
-_MOST_ELEMENTS = 2**26  # of the tensors of a call
+_MOST_TRIED = 2**26  # of the tensors of a call
 
 
 class Trials:
@@ -35,7 +35,7 @@ class Trials:
         self._knows_indices = all(is_float or table is not None for is_float, table in pairs)
         if node.written:
             raise NoRuleError("no rule, and it writes into its arguments")
-        if sum(math.prod(value.shape) for value in (*node.inputs, *node.outputs)) > _MOST_ELEMENTS:
+        if sum(math.prod(value.shape) for value in (*node.inputs, *node.outputs)) > _MOST_TRIED:
             raise NoRuleError("no rule, and tensors too large to try how it can be split")
         try:
             self._choose_inputs(tables)
