@@ -69,8 +69,8 @@ def run(item, nextitem, change, seconds):
     switched.reached[:] = bytes(len(switched.reached))
     switched.tried[0] = change
     # Who waits for a message mostly takes time of the processor; what lasts because others do is not ended so soon.
-    signal.setitimer(signal.ITIMER_PROF, 10 + 10 * seconds)
-    faulthandler.dump_traceback_later(60 + 20 * seconds, exit=True)
+    signal.setitimer(signal.ITIMER_PROF, 4 + 10 * seconds)
+    faulthandler.dump_traceback_later(40 + 20 * seconds, exit=True)
     start = time.process_time()
     reports = runtestprotocol(item, nextitem=nextitem, log=change == NONE)
     seconds = job.allreduce(time.process_time() - start, MPI.MAX)
@@ -106,7 +106,7 @@ def try_changes(item, nextitem):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item, nextitem):
-    if item.nodeid not in done and starts[item.nodeid] < 5 and wanted:
+    if item.nodeid not in done and starts[item.nodeid] < 10 and wanted:
         say("start", item.nodeid)
         try_changes(item, nextitem)
         say("done", item.nodeid)

@@ -64,12 +64,19 @@ TEST(texts_by_rank) {
 }
 
 TEST(votes_are_counted_where_others_are_asked) {
-  const auto before = votes();
+  const auto before = votes(), before_here = everyone()->votes();
   vote(*everyone(), {.call = 7});
   CHECK_EQ(votes() - before, size() > 1 ? 1 : 0);
+  CHECK_EQ(everyone()->votes() - before_here, size() > 1 ? 1 : 0);
   const auto alone = communicator(MPI_COMM_WORLD, std::vector<int>{rank()});
   vote(*alone, {.call = 7});
   CHECK_EQ(alone->votes(), 0);
+}
+
+TEST(tags_within_layers_rise_from_those_of_votes) {
+  const auto of_vote = everyone()->next_tag(), within_layer = everyone()->next_tag_within_layers();
+  CHECK(within_layer > of_vote);
+  CHECK_EQ(everyone()->next_tag_within_layers(), within_layer + 1);
 }
 
 TEST(an_error_of_mpi_is_returned) {

@@ -139,6 +139,7 @@ def test_unknown_paths():
 
 def test_turning_it_off_leaves_nothing_behind(classic):
     names = {name: vars(distdl.nn)[name] for name in distdl.nn.__all__}
+    assert set(legacy_paths.module("paths").contents("distdl.nn")) <= set(names)  # for those who import all of it
     activation = legacy_paths.module("activation")
     activation.turn_off()
     assert all(".classic" not in getattr(vars(distdl.nn)[name], "__module__", "") for name in distdl.nn.__all__)

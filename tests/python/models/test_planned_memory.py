@@ -149,6 +149,8 @@ def test_command(tmp_path):
     assert (tmp_path / "a.svg").exists()
     with pytest.raises(SystemExit, match="absent"):
         main(["absent:other", *flags])
+    with pytest.raises(SystemExit, match="2"):  # before the model is made
+        main(["absent:other", *flags, "--optimizer", "unknown"])
 
 
 def test_mistakes():

@@ -20,7 +20,7 @@ from support.families import Example
 from support.families.attention import scores
 from support.ranks import draws, job, on_all_ranks, raises_everywhere
 from support.sequential import assert_equals_sequential, block, joined_blocks
-from support.strides import channels_last, every_other, everyday, transposed
+from support.strides import channels_last, every_other, everyday, expanded, transposed
 from support.tensors import values
 
 
@@ -494,6 +494,8 @@ def test_strides(P_world, method, features):
         results.append([y, *torch.autograd.grad(y, own, of(torch.ones_like(y).cumsum(-1)))])
     for result in results[1:]:
         assert all(torch.allclose(a, b, rtol=0, atol=1e-14) for a, b in zip(result, results[0], strict=True))
+    repeated = [expanded(block(x, P, (0, 1, 2, 3))) for x in wholes]
+    assert torch.allclose(layer(*repeated), layer(*[x.contiguous() for x in repeated]), rtol=0, atol=1e-14)
 
 
 @pytest.mark.ranks(2)

@@ -73,6 +73,12 @@ def test_numbers(P_world):
     assert distdl.comm_stats() == {}
 
 
+def test_a_message_of_one_byte_is_counted(P_world):
+    dnn.HaloExchange(grid(P_world, [job.size]), 1)(torch.ones(1, dtype=torch.uint8))
+    counted = distdl.comm_stats()["HaloExchange"]
+    assert counted.messages == counted.bytes_sent == (job.rank > 0) + (job.rank < job.size - 1)
+
+
 @pytest.mark.parametrize("thread", [False, True])
 def test_no_more_is_waited_than_time_passes(P_world, thread):
     """Also if wait() itself does the started work, and waits in it for the last rank."""

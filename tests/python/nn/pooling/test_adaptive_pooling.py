@@ -1,5 +1,7 @@
 """DistributedAdaptiveMaxPool and DistributedAdaptiveAvgPool against torch.nn's, in one, two and three dimensions."""
 
+import contextlib
+
 import pytest
 import torch
 from hypothesis import given
@@ -126,6 +128,15 @@ def test_one_layer_for_many_inputs(P_world):
             y = layer(block)
             assert same_bits(assemble(y, P_x, twin(x).shape), twin(x))
             assert same_bits(layer(block.movedim(1, -1).contiguous().movedim(-1, 1)), y)
+
+
+def test_another_default_device(P_world):
+    """On one rank: its layer reads its windows where its input is."""
+    P_x = grid(P_world, (1, 1, job.size))
+    x, layer = block_of(values((1, 2, 5 * job.size)), P_x), twins("AdaptiveMaxPool1d")[1](P_x, 3 * job.size)
+    with torch.device("meta") if job.rank == job.size - 1 else contextlib.nullcontext():
+        y = layer(x)
+    assert same_bits(y, layer(x))
 
 
 @every_dimension
