@@ -21,11 +21,12 @@ def module_of(function: Callable[..., object]) -> torch.nn.Module:
             f"distribute: {name} is a method of the module {type(owner).__name__}; distribute the module, with this "
             "method as its forward()"
         )
-    kind: type[torch.nn.Module] = type(name, (torch.nn.Module,), {"forward": staticmethod(_with_signature(function))})
+    forward = staticmethod(_telling_its_arguments(function))
+    kind: type[torch.nn.Module] = type(name, (torch.nn.Module,), {"forward": forward})
     return kind()
 
 
-def _with_signature(function: Callable[..., object]) -> Callable[..., object]:
+def _telling_its_arguments(function: Callable[..., object]) -> Callable[..., object]:
     """A function that tells its arguments, as many functions of torch do not."""
     try:
         inspect.signature(function)

@@ -225,9 +225,8 @@ class DistributedModel(WrappedModule):
         if program is None:
             program = self._builder.build(self.module, args[0], inputs, placed, self._orders, self.layouts)
         self.program = self._programs[key] = program  # the last one: those that were not used for longest go first
-        operations = sum(len(kept.plan.steps) for kept in self._programs.values())
-        while len(self._programs) > 2 and operations > _MOST_OPERATIONS:
-            operations -= len(self._programs.pop(next(iter(self._programs))).plan.steps)
+        while len(self._programs) > 2 and sum(map(Program.count, self._programs.values())) > _MOST_OPERATIONS:
+            del self._programs[next(iter(self._programs))]
         self._held = [place_of(self, "parameters", name) for name in self.program.parameters]
 
     @functools.cached_property

@@ -84,7 +84,7 @@ def _made_of_parts(parts: Iterable[object], made: _Made) -> object:
     """An object of a class, with these items and attributes; its constructor is not called."""
     kind, keys, names = made
     parts = [*parts]
-    holder: object = copyreg.__newobj__(kind)  # which calls kind.__new__(kind)
+    holder: object = copyreg.__newobj__(kind)  # type: ignore[attr-defined]  # which calls kind.__new__(kind)
     if isinstance(holder, dict):
         dict.update(holder, zip(keys, parts[: len(keys)], strict=True))
     elif isinstance(holder, list):

@@ -206,7 +206,7 @@ class Recording:
     boundaries: list[ModuleBoundary] = field(default_factory=list)
     results: object = None
     written: dict[str, Value] = field(default_factory=dict)
-    derivations: dict[str, Any] = field(default_factory=dict)
+    derivations: dict[str, object] = field(default_factory=dict)
     observed: dict[Node, tuple[CommonDim, ...] | Exception] = field(default_factory=dict)
     _producers: dict[Value, Node] = field(default_factory=dict, repr=False)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any
+from typing import cast
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -37,7 +37,7 @@ Split = tuple[list[InputSpec], set[int]]
 """The regions of the inputs that workers read, and the dimensions of the result that may not be split."""
 
 
-def derived(node: Node, kind: FunctionClass, known: dict[str, Any]) -> Operation:
+def derived(node: Node, kind: FunctionClass, known: dict[str, object]) -> Operation:
     """The dimensions along which blocks of a function's inputs and gradients give blocks of its results.
 
     Both passes run on tensors without values, and rules say along which dimensions each of their functions is computed
@@ -53,7 +53,7 @@ def derived(node: Node, kind: FunctionClass, known: dict[str, Any]) -> Operation
     call = f"{id(kind)} {tree_map_only(Value, alike, (node.args, dict(node.kwargs), node.results, node.written))!r}"
     if call not in known:
         known[call] = _split(node, kind)
-    return local(node, *known[call])
+    return local(node, *cast(Split, known[call]))
 
 
 def function_of(node: Node) -> FunctionClass | None:

@@ -204,6 +204,10 @@ class Program:
         kept = {slot for _, slot in self.results if slot >= 0} | {slot for slot, _ in self._written_slots}
         self.steps = free_after_last_use(group_checkpoints(used, kept), kept)
 
+    def count(self) -> int:
+        """The number of operations that were recorded."""
+        return len(self.plan.steps)
+
     @property
     def is_random(self) -> bool:
         """Whether a call draws random numbers."""
