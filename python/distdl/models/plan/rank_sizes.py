@@ -12,7 +12,6 @@ from distdl.models.operations.placement import Blocks, Placement
 from distdl.models.plan.exchanges import received_within
 from distdl.models.plan.planning import Plan, PlanStep
 from distdl.models.rules.windows import CONVOLUTIONS
-from distdl.nn.base.by_dimensions import space_of
 from distdl.nn.conv.halo import SMALLEST
 from distdl.partitions.boxes import box_size
 
@@ -64,7 +63,7 @@ class RankSizes:
 
     def _adds_halos(self, node: Node, x: Value) -> bool:
         """Whether a convolution adds what comes from halos to the result, and needs no copy of the block."""
-        is_convolution = node.key in CONVOLUTIONS and not node.module.transposed
+        is_convolution = node.key in CONVOLUTIONS and "transpose" not in node.key.lower()
         is_wide = self.itemsize(node.outputs[0]) >= 4
         return is_convolution and is_wide and self.bytes_of(x) >= SMALLEST * self.itemsize(x)
 
@@ -75,7 +74,7 @@ class RankSizes:
             return max((2 if value.dtype.is_complex else 4) * self.bytes_of(value) for value in both)
         if node.key not in CONVOLUTIONS:
             return 0
-        sizes = [self._reordered(value, space_of(node.module) or 0) for value in (both[0], both[-1])]
+        sizes = [self._reordered(value, int(node.key[-2])) for value in (both[0], both[-1])]
         return max(sizes) if self.itemsize(both[-1]) >= 4 else sum(sizes)
 
     def _reordered(self, value: Value, space: int) -> float:
