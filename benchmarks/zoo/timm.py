@@ -240,4 +240,4 @@ def entries() -> Iterator[Entry]:
         name, size, *options = line.split()
         numbers = {key: int(number) for key, number in (option.split("=") for option in options)}
         n = int(size)
-        yield Entry(f"timm {name}", partial(timm.create_model, name, num_classes=10, **numbers), ((2, 3, n, n),))
+        yield Entry(f"timm {name}", partial(timm.create_model, name, num_classes=10, **numbers), ((4, 3, n, n),))

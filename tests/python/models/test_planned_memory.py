@@ -103,6 +103,12 @@ def test_halos_are_kept():
     assert report.rows[1].kept == 4 * (rows // 4 + 2) * columns
 
 
+@pytest.mark.parametrize("name", ["conv2d", "conv_transpose2d"])
+def test_functions_that_convolve(name):
+    model = Function(lambda x: getattr(torch.nn.functional, name)(x, torch.ones(2, 2, 3, 3), padding=1))
+    assert distdl.report(model, P_x=[1, 1, 2, 1], shape=(2, 2, 64, 64)).memory > 0
+
+
 def test_more_ranks_than_there_are():
     with torch.device("meta"):
         model = Residual()
