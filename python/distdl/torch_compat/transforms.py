@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import torch
+import torch._functorch.apis as batching
+
+__all__ = ["batching", "has_forward_derivatives", "innermost_transform"]
 
 innermost_transform = torch._C._functorch.peek_interpreter_stack
 """The innermost transform that is active, or None."""

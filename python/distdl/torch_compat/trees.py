@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import copyreg
 import dataclasses
+import operator
 from collections.abc import Iterable
 
 import torch
@@ -84,7 +84,7 @@ def _made_of_parts(parts: Iterable[object], made: _Made) -> object:
     """An object of a class, with these items and attributes; its constructor is not called."""
     kind, keys, names = made
     parts = [*parts]
-    holder: object = copyreg.__newobj__(kind)  # type: ignore[attr-defined]  # which calls kind.__new__(kind)
+    holder: object = operator.methodcaller("__new__", kind)(kind)
     if isinstance(holder, dict):
         dict.update(holder, zip(keys, parts[: len(keys)], strict=True))
     elif isinstance(holder, list):

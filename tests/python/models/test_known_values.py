@@ -48,7 +48,7 @@ def choosing(x):
         x = x * 2
     lengths = torch.tensor([x.shape[1]] * 2)
     assert lengths.max().item() <= 6
-    return (x * int((torch.arange(6) % 2 == 0).sum()),)
+    return (x * int((torch.arange(6) % 2 == 0).sum()) + torch.arange(lengths[0]),)
 
 
 def of_every_second(x):
@@ -71,7 +71,19 @@ def written(x):
     return x[:, mask], x * mask.tolist()[0]
 
 
-@pytest.mark.parametrize("function", [choosing, of_every_second, repeated, written])
+def shaped(x):
+    mask = torch.zeros_like(x)
+    mask[:, 0] = 1
+    return (x[mask > 0] if mask.flatten().any().item() else 2 * x,)
+
+
+def batched(x):
+    places = torch.arange(6)
+    mask = torch.vmap(torch.vmap(lambda i, j: i <= j, (None, 0)), (0, None))(places, places)
+    return (x @ mask.to(x.dtype),)
+
+
+@pytest.mark.parametrize("function", [choosing, of_every_second, repeated, written, shaped, batched])
 def test_known_values(P_world, function):
     assert_equal(P_world, Function(function), torch.rand(2, 6))
 

@@ -11,6 +11,7 @@ import torch
 
 from distdl.models.capture.recording import Arguments, Function, Options
 from distdl.torch_compat.autograd import FunctionMeta, SingleLevelFunction
+from distdl.torch_compat.transforms import batching
 
 _APPLY = vars(torch.autograd.Function)["apply"]
 _IN_PYTHON = isinstance(_APPLY, classmethod)  # before torch 2.14
@@ -75,6 +76,7 @@ def _refusing(is_open: Callable[[], bool]) -> Callable[[Any, str], object]:
 def intercepted_calls(
     call_module: Callable[[Function, torch.nn.Module, Arguments, Options], object],
     apply: Callable[..., object],
+    vmap: Callable[..., object],
     is_open: Callable[[], bool],
 ) -> Iterator[None]:
     """Hand calls to a recorder.
@@ -82,8 +84,10 @@ def intercepted_calls(
     Args:
         call_module: takes the call of each module: ``call_module(run, module, args, kwargs)``.
         apply: takes the call of each ``torch.autograd.Function.apply``: ``apply(kind, *args)``.
+        vmap: takes each call of a function that ``torch.vmap`` returns: ``vmap(run, *args)``.
         is_open: whether functions called now are to be seen.
     """
+    run_vmap = batching.vmap_impl
     call, call_script = torch.nn.Module.__call__, torch.jit.ScriptFunction.__call__
 
     def of_module(module: torch.nn.Module, *args: object, **kwargs: object) -> object:
@@ -95,9 +99,14 @@ def intercepted_calls(
             return call_script(function, *args, **kwargs)
         return original(*args, **kwargs)
 
+    def of_vmap(*args: object, **kwargs: object) -> object:
+        return vmap(run_vmap, *args, **kwargs) if is_open() else run_vmap(*args, **kwargs)
+
     torch.nn.Module.__call__, torch.jit.ScriptFunction.__call__ = of_module, of_script
+    batching.vmap_impl = of_vmap
     try:
         with _calling_for_apply(apply, is_open):
             yield
     finally:
         torch.nn.Module.__call__, torch.jit.ScriptFunction.__call__ = call, call_script
+        batching.vmap_impl = run_vmap

@@ -26,7 +26,7 @@ from distdl.torch_compat.trees import tree_flatten, tree_map_only
 Result = TypeVar("Result")
 _MOST_ELEMENTS = 1 << 24  # of a value that is computed on every rank
 _OF_VALUES = {
-    "__array__", "__bool__", "__complex__", "__float__", "__index__", "__int__", "allclose", "argwhere", "bincount",
+    "__array__", "__bool__", "__complex__", "__float__", "__index__", "__int__", "allclose", "arange", "argwhere", "bincount",
     "equal", "is_nonzero", "item", "nonzero", "numpy", "repeat_interleave", "tolist", "unique", "unique_consecutive",
     "where",
 }  # fmt: skip
@@ -43,6 +43,8 @@ _OTHERWISE = (
     "Where it only checks, use torch._assert_async; where it chooses, torch.where, or an option of the model that "
     "leaves the choice out"
 )
+_OF_SHAPES = {"full_like", "new_full", "new_ones", "new_zeros", "ones_like", "zeros_like"}
+"""Functions that need no values of the tensor that they are passed."""
 _CACHED_BY_CODE: dict[CodeType, bool] = {}
 
 
@@ -66,13 +68,18 @@ class KnownValues:
             return x[mask.nonzero(as_tuple=True)]
         if name not in _OF_VALUES or (name == "where" and len(args) + len(kwargs) > 1):
             return NotImplemented
+        result = self.call(function, args, kwargs)
+        if result is not NotImplemented or name != "repeat_interleave" or len(args) < 2 or "output_size" in kwargs:
+            return result
+        repeats = self.of_tensor(args[1])
+        return result if repeats is None else function(*args, **kwargs, output_size=int(really(repeats.sum, (), {})))
+
+    def call(self, function: Function, args: Arguments, kwargs: dict[str, object]) -> object:
+        """The result of a call of tensors with known values; NotImplemented if any is unknown."""
         tensors = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.Tensor)]
-        known = {id(tensor): self.of_tensor(tensor) for tensor in reversed(tensors)}
-        if any(values is None for values in known.values()):
-            repeats = known.get(id(args[1])) if name == "repeat_interleave" and len(args) > 1 else None
-            if repeats is None or "output_size" in kwargs:
-                return NotImplemented
-            return function(*args, **kwargs, output_size=int(really(repeats.sum, (), {})))
+        known = {id(tensor): self.of_tensor(tensor) for tensor in tensors}
+        if not known or any(values is None for values in known.values()):
+            return NotImplemented
         args, kwargs = tree_map_only(torch.Tensor, lambda tensor: known[id(tensor)], (args, kwargs))
         return really(function, args, kwargs)
 
@@ -114,18 +121,22 @@ class KnownValues:
 
     def _inputs_of(self, value: Value) -> list[Value]:
         node = self._recording.producer(value)
-        return [] if node is None else node.inputs
+        return [] if node is None or node.key in _OF_SHAPES else node.inputs
 
     def _compute(self, value: Value) -> torch.Tensor | None:
         """The values of a tensor whose inputs are computed."""
         node = self._recording.producer(value)
         if node is None:
             return value.constant
-        pairs = [(each, self._computed[each]) for each in node.inputs]
-        own = [x.clone() if each in node.written else x for each, x in pairs if x is not None]
+        if node.key in _OF_SHAPES:
+            values = [each.empty(torch.device("cpu")) for each in node.inputs]
+        else:
+            values = [x for each in node.inputs if (x := self._computed[each]) is not None]
         is_layer = isinstance(node.target, torch.nn.Module)
-        if len(own) < len(node.inputs) or is_layer or math.prod(value.shape) > _MOST_ELEMENTS:
+        if len(values) < len(node.inputs) or is_layer or math.prod(value.shape) > _MOST_ELEMENTS:
             return None
+        pairs = zip(node.inputs, values, strict=True)
+        own = [x.clone() if each in node.written else x for each, x in pairs]
         before = torch.get_rng_state()
         result = node.as_function()(*own)
         if not torch.equal(torch.get_rng_state(), before):

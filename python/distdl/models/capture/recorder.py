@@ -98,7 +98,7 @@ class Recorder(TorchFunctionMode):
 
     def around_modules(self) -> AbstractContextManager[None]:
         """Record layers, and functions with a derivative of their own, as a whole."""
-        return intercepted_calls(self._call_module, self._apply, lambda: not self._is_in_call)
+        return intercepted_calls(self._call_module, self._apply, self._vmap, lambda: not self._is_in_call)
 
     def constant_of(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """The values of a tensor of this call that is computed from constants alone; None for others."""
@@ -189,6 +189,14 @@ class Recorder(TorchFunctionMode):
             assert callable(run)
             return self._checkpoints.run_reentrant(run, inputs)
         return self._call(end_of_apply(function), function.__name__, apply_of(function), args, kwargs)
+
+    def _vmap(self, run: Function, *args: object, **kwargs: object) -> object:
+        """The result of ``torch.vmap``, whose functions cannot be recorded, of known values."""
+        try:
+            result = self._known.call(run, args, kwargs)
+        except Exception:  # the function uses other tensors
+            result = NotImplemented
+        return run(*args, **kwargs) if result is NotImplemented else result
 
     def _call(self, run: Function, key: str, target: Target, args: Arguments, kwargs: dict[str, object]) -> object:
         """Run a call, and record it."""
