@@ -6,14 +6,16 @@ computed with values in the first place, so that they are right wherever they ar
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
+import inspect
 import math
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from types import CodeType, FrameType, FunctionType
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 
@@ -26,9 +28,9 @@ from distdl.torch_compat.trees import tree_flatten, tree_map_only
 Result = TypeVar("Result")
 _MOST_ELEMENTS = 1 << 24  # of a value that is computed on every rank
 _OF_VALUES = {
-    "__array__", "__bool__", "__complex__", "__float__", "__index__", "__int__", "allclose", "arange", "argwhere", "bincount",
-    "equal", "is_nonzero", "item", "nonzero", "numpy", "repeat_interleave", "tolist", "unique", "unique_consecutive",
-    "where",
+    "__array__", "__bool__", "__complex__", "__float__", "__index__", "__int__", "allclose", "arange", "argwhere",
+    "bincount", "equal", "is_nonzero", "item", "nonzero", "numpy", "repeat_interleave", "tolist", "unique",
+    "unique_consecutive", "where",
 }  # fmt: skip
 """Functions that look at values, or whose results have a shape that depends on values."""
 _INSTEAD = {
@@ -173,10 +175,25 @@ def _is_cached(frame: FrameType) -> bool:
     if any(isinstance(argument, torch.Tensor | list | dict) for argument in arguments):
         return False  # no keys of a table
     if code not in _CACHED_BY_CODE:
-        functions = [each for each in gc.get_referrers(code) if isinstance(each, FunctionType)]
-        users = (user for function in functions for user in gc.get_referrers(function))
-        _CACHED_BY_CODE[code] = any(isinstance(user, functools._lru_cache_wrapper) for user in users)
+        _CACHED_BY_CODE[code] = any(isinstance(user, functools._lru_cache_wrapper) for user in _users(frame))
     return _CACHED_BY_CODE[code]
+
+
+def _users(frame: FrameType) -> Iterator[object]:
+    """What holds the function of a frame: where its name leads, or what of all objects refers to it, which takes long."""
+    code, holder = frame.f_code, cast(object, frame)
+    for place, name in enumerate(code.co_qualname.split(".")):
+        holder = inspect.getattr_static(holder, name, None) if place else frame.f_globals.get(name)
+    if isinstance(holder, classmethod | staticmethod):
+        holder = holder.__func__
+    if holder is not None:
+        yield from (holder, getattr(holder, "__wrapped__", None))
+        for cell in getattr(holder, "__closure__", None) or ():
+            with contextlib.suppress(ValueError):  # of an empty cell
+                yield cell.cell_contents
+        return
+    functions = [each for each in gc.get_referrers(code) if isinstance(each, FunctionType)]
+    yield from (user for function in functions for user in gc.get_referrers(function))
 
 
 def text_of_look(key: str, place: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from distdl.models.capture.interception import FunctionClass
 from distdl.models.capture.recording import Arguments, Node, Run, Value
 from distdl.models.operations.operation import Draw, InputSpec, NoRuleError, Operation, Sharded, Workers
 from distdl.partitions.boxes import Interval
@@ -38,6 +39,19 @@ def rule_for(*names: str, takes: str = "*") -> Callable[[Rule], Rule]:
         return function
 
     return register
+
+
+def function_of(node: Node) -> FunctionClass | None:
+    """The autograd function that a node calls; None for other nodes."""
+    kind = getattr(node.target, "__self__", None)
+    return kind if isinstance(kind, type) and issubclass(kind, torch.autograd.Function) else None
+
+
+def rule_of(node: Node) -> Rule | None:
+    """The rule under a node's key. Autograd functions have those of the program only: their names may be anything."""
+    rule = RULES.get(node.key)
+    is_own = rule is not None and rule.__module__.startswith("distdl.")
+    return None if is_own and function_of(node) is not None else rule
 
 
 def refuse_others(node: Node, known: Sequence[str]) -> None:

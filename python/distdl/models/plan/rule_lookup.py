@@ -9,10 +9,9 @@ import torch
 
 from distdl.models.capture.recording import Node, Recording, Value
 from distdl.models.operations.operation import InputSpec, NoRuleError, Operation, RandomError, Sharded, Slice
-from distdl.models.operations.table import whole
-from distdl.models.rules import RULES
+from distdl.models.operations.table import function_of, rule_of, whole
 from distdl.models.rules.assignments import written
-from distdl.models.rules.autograd_functions import derived, function_of
+from distdl.models.rules.autograd_functions import derived
 from distdl.models.rules.observed import observed_operation
 
 FALLBACKS = ("error", "gather")
@@ -82,8 +81,9 @@ def _by_rule(node: Node, is_constant: bool, recording: Recording) -> Operation:
 
 
 def _known_operation(node: Node, recording: Recording) -> Operation:
-    if node.key in RULES:
-        return RULES[node.key](node)
+    rule = rule_of(node)
+    if rule is not None:
+        return rule(node)
     kind, observed = function_of(node), recording.observed.get(node)
     if kind is not None and not isinstance(observed, tuple):
         return derived(node, kind, recording.derivations)

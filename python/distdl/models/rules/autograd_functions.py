@@ -56,12 +56,6 @@ def derived(node: Node, kind: FunctionClass, known: dict[str, object]) -> Operat
     return local(node, *cast(Split, known[call]))
 
 
-def function_of(node: Node) -> FunctionClass | None:
-    """The autograd function that a node calls; None for other nodes."""
-    kind = getattr(node.target, "__self__", None)
-    return kind if isinstance(kind, type) and issubclass(kind, torch.autograd.Function) else None
-
-
 def _split(node: Node, kind: FunctionClass) -> Split:
     first = _Passes(node, kind, [value.shape for value in node.inputs])
     free = first.axes.free

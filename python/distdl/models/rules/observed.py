@@ -14,8 +14,8 @@ import torch
 
 from distdl.models.capture.recording import CommonDim, Node, Recording, Run, Value
 from distdl.models.operations.operation import NoRuleError, Operation, RandomError, Sharded
-from distdl.models.operations.table import RULES, local
-from distdl.models.rules.autograd_functions import derived, function_of
+from distdl.models.operations.table import RULES, function_of, local, rule_of
+from distdl.models.rules.autograd_functions import derived
 from distdl.models.rules.trials import Trials
 from distdl.torch_compat.autograd import autograd_again
 from distdl.torch_compat.operators import is_operator
@@ -31,7 +31,7 @@ def unknown_nodes(recording: Recording) -> list[Node]:
     for node in recording.nodes:
         if not depends_on_inputs.isdisjoint(node.inputs):
             depends_on_inputs.update(node.outputs)
-            if node.key not in RULES and not _is_derived(node, recording):
+            if rule_of(node) is None and not _is_derived(node, recording):
                 nodes.append(node)
     return nodes
 
