@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 import distdl
 from distdl.models.plans_command import main
 from support.jobs import OUTSIDE
-from support.models import Residual
+from support.models import Function, Residual
 from support.ranks import raises_everywhere
 
 pytestmark = pytest.mark.ranks(1)
