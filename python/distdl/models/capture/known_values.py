@@ -26,9 +26,9 @@ from distdl.torch_compat.trees import tree_flatten, tree_map_only
 Result = TypeVar("Result")
 _MOST_ELEMENTS = 1 << 24  # of a value that is computed on every rank
 _OF_VALUES = {
-    "__array__", "__bool__", "__complex__", "__float__", "__index__", "__int__", "allclose", "arange", "argwhere", "bincount",
-    "equal", "is_nonzero", "item", "nonzero", "numpy", "repeat_interleave", "tolist", "unique", "unique_consecutive",
-    "where",
+    "__array__", "__bool__", "__complex__", "__float__", "__index__", "__int__", "allclose", "arange", "argwhere",
+    "bincount", "equal", "is_nonzero", "item", "nonzero", "numpy", "repeat_interleave", "tolist", "unique",
+    "unique_consecutive", "where",
 }  # fmt: skip
 """Functions that look at values, or whose results have a shape that depends on values."""
 _INSTEAD = {
