@@ -180,7 +180,7 @@ def _is_cached(frame: FrameType) -> bool:
 
 
 def _users(frame: FrameType) -> Iterator[object]:
-    """What holds the function of a frame: where its name leads, or what of all objects refers to it, which takes long."""
+    """Objects that hold the function of a frame: where its name leads, or else (slow) of all objects."""
     code, holder = frame.f_code, cast(object, frame)
     for place, name in enumerate(code.co_qualname.split(".")):
         holder = inspect.getattr_static(holder, name, None) if place else frame.f_globals.get(name)

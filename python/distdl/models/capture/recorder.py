@@ -1,8 +1,7 @@
 """Record the computation of a model while it runs on tensors without values.
 
 The model runs once on fake tensors of the whole input's shape. Each function of torch that it calls, and each layer of
-torch.nn that is known as a whole, becomes a node. Sizes are numbers by then, so that a model may compute with them and
-branch on them. Computations that depend on the values of a tensor cannot be recorded.
+torch.nn that is known as a whole, becomes a node. A model may compute with sizes and branch on them, not on values.
 """
 
 from __future__ import annotations
@@ -119,17 +118,14 @@ class Recorder(TorchFunctionMode):
             return really(func, args, kwargs)
         layer = layer_of(func, args, kwargs)
         with self:  # torch has switched it off during this method
-            looked_at = self._known.look(func, key, args, kwargs)
-            if looked_at is not NotImplemented:
-                return looked_at
-            selected = self._of_selections(func, key, args, kwargs)
-            if selected is not NotImplemented:
-                return selected
+            for special in (self._known.look, self._of_selections):
+                result = special(func, key, args, kwargs)
+                if result is not NotImplemented:
+                    return result
             if layer is not None and self._key_of_layer(layer[0]):
                 return layer[0](*layer[1])
             if key == "multi_head_attention_forward":
-                query = self.tensors.known(args[0])
-                made_by = None if query is None else self.recording.producer(query)
+                made_by = self.recording.producer(self.tensors.known(args[0]))
                 batch_first = made_by is not None and made_by.key == "transpose"
                 by_heads = attention_by_heads(*args, is_batch_first=batch_first, **kwargs)
                 if by_heads is not None:

@@ -215,9 +215,9 @@ class Recording:
         self.nodes.append(node)
         self._producers.update(dict.fromkeys(node.outputs, node))
 
-    def producer(self, value: Value) -> Node | None:
+    def producer(self, value: Value | None) -> Node | None:
         """The call that returns a value; None for inputs, and for tensors of the model."""
-        return self._producers.get(value)
+        return None if value is None else self._producers.get(value)
 
     def is_alike(self, first: object, second: object, functions: Container[str]) -> bool:
         """Whether values are the same, or results of the same function of alike values.

@@ -47,7 +47,7 @@ def function_of(node: Node) -> FunctionClass | None:
     return kind if isinstance(kind, type) and issubclass(kind, torch.autograd.Function) else None
 
 
-def rule_of(node: Node) -> Rule | None:
+def known_rule(node: Node) -> Rule | None:
     """The rule under a node's key. Autograd functions have those of the program only: their names may be anything."""
     rule = RULES.get(node.key)
     is_own = rule is not None and rule.__module__.startswith("distdl.")

@@ -9,7 +9,7 @@ import torch
 
 from distdl.models.capture.recording import Node, Recording, Value
 from distdl.models.operations.operation import InputSpec, NoRuleError, Operation, RandomError, Sharded, Slice
-from distdl.models.operations.table import function_of, rule_of, whole
+from distdl.models.operations.table import function_of, known_rule, whole
 from distdl.models.rules.assignments import written
 from distdl.models.rules.autograd_functions import derived
 from distdl.models.rules.observed import observed_operation
@@ -81,7 +81,7 @@ def _by_rule(node: Node, is_constant: bool, recording: Recording) -> Operation:
 
 
 def _known_operation(node: Node, recording: Recording) -> Operation:
-    rule = rule_of(node)
+    rule = known_rule(node)
     if rule is not None:
         return rule(node)
     kind, observed = function_of(node), recording.observed.get(node)

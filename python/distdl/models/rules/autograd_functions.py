@@ -100,7 +100,8 @@ class _Passes(TorchFunctionMode):
         tensors: list[torch.Tensor] = []
         with (
             with_functions(), autograd_again(), torch.enable_grad(), without_log(),
-            FakeTensorMode(allow_non_fake_inputs=True), intercepted_calls(_call_module, _apply_again, lambda: True),
+            FakeTensorMode(allow_non_fake_inputs=True),
+            intercepted_calls(_call_module, _apply_again, _call, lambda: True),
         ):  # fmt: skip
             for value, shape in zip(node.inputs, shapes, strict=True):
                 tensors.append(
@@ -198,6 +199,10 @@ def _is_of_layers(key: str, rule: Rule) -> bool:
 
 
 def _call_module(run: Function, module: torch.nn.Module, args: Arguments, kwargs: Options) -> object:
+    return run(*args, **kwargs)
+
+
+def _call(run: Function, *args: object, **kwargs: object) -> object:
     return run(*args, **kwargs)
 
 

@@ -14,7 +14,7 @@ import torch
 
 from distdl.models.capture.recording import CommonDim, Node, Recording, Run, Value
 from distdl.models.operations.operation import NoRuleError, Operation, RandomError, Sharded
-from distdl.models.operations.table import RULES, function_of, local, rule_of
+from distdl.models.operations.table import RULES, function_of, known_rule, local
 from distdl.models.rules.autograd_functions import derived
 from distdl.models.rules.trials import Trials
 from distdl.torch_compat.autograd import autograd_again
@@ -31,7 +31,7 @@ def unknown_nodes(recording: Recording) -> list[Node]:
     for node in recording.nodes:
         if not depends_on_inputs.isdisjoint(node.inputs):
             depends_on_inputs.update(node.outputs)
-            if rule_of(node) is None and not _is_derived(node, recording):
+            if known_rule(node) is None and not _is_derived(node, recording):
                 nodes.append(node)
     return nodes
 
