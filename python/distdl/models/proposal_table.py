@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from distdl.models.plan.machine import GIB, Machine
-from distdl.models.plan.memory import StepMemory
+from distdl.models.plan.step_memory import StepMemory
 from distdl.models.svg import document, text
 from distdl.models.text_table import MIB, numbers, text_table
 from distdl.partitions.partition import Partition

@@ -17,8 +17,8 @@ from distdl.models.plan.costs import cost
 from distdl.models.plan.feature_words import feature_words
 from distdl.models.plan.machine import Machine
 from distdl.models.plan.measurement import measure
-from distdl.models.plan.memory import StepMemory
 from distdl.models.plan.requested import requested_splits
+from distdl.models.plan.step_memory import StepMemory
 from distdl.models.plan.training import Training
 from distdl.models.planned_model import PlannedInputs, PlannedModel, Shape, first_of, inputs_of, refuse_unplanned
 from distdl.models.proposal_table import Proposal, Proposals

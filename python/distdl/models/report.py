@@ -14,9 +14,10 @@ from distdl.models.capture.recording import Value
 from distdl.models.model import DistributedModel
 from distdl.models.operations.placement import Blocks, Placement
 from distdl.models.plan.exchanges import received_within, workers_of
-from distdl.models.plan.memory import StepMemory, fullest_rank
+from distdl.models.plan.memory import fullest_rank
 from distdl.models.plan.planning import Plan, PlanStep, Transfers
 from distdl.models.plan.requested import is_grid, requested_splits
+from distdl.models.plan.step_memory import StepMemory
 from distdl.models.plan.training import Training
 from distdl.models.planned_model import PlannedModel, inputs_of, refuse_unplanned
 from distdl.models.svg import document, text

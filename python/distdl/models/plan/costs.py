@@ -11,8 +11,9 @@ from distdl.models.capture.recording import Node
 from distdl.models.operations.placement import Blocks
 from distdl.models.plan.exchanges import received_within, workers_of
 from distdl.models.plan.machine import Machine
-from distdl.models.plan.memory import StepMemory, fullest_rank
+from distdl.models.plan.memory import fullest_rank
 from distdl.models.plan.planning import Plan, PlanStep
+from distdl.models.plan.step_memory import StepMemory
 from distdl.models.plan.training import Training
 from distdl.models.rules.windows import CONVOLUTIONS
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Hashable, Mapping
@@ -13,41 +14,12 @@ from distdl.models.capture.node_work import NodeWork, Saved
 from distdl.models.capture.recording import Node, Value
 from distdl.models.plan.planning import Plan, PlanStep
 from distdl.models.plan.rank_sizes import RankSizes, capacity_of, elements_of
+from distdl.models.plan.step_memory import StepMemory
 from distdl.models.plan.training import Training
 from distdl.torch_compat.trees import tree_flatten
 
 PASSING_GRADIENTS = frozenset(("add", "iadd", "cat", "concat", "clone", "sub"))
 """Functions whose gradients are the gradient of the result, or views of it."""
-
-
-@dataclass(frozen=True)
-class StepMemory:
-    """Bytes of a rank at the fullest moment of a step of training.
-
-    Attributes:
-        weights: its part of the parameters.
-        optimizer: its part of what the optimizer keeps.
-        gradients: its part of the gradients of parameters that are known by then.
-        copies: parameters that have arrived from their owners, their gradients on the way back, and pooled messages.
-        kept: inputs and results that a backward pass still needs.
-        passing: other results, and gradients of results.
-    """
-
-    weights: int = 0
-    optimizer: int = 0
-    gradients: int = 0
-    copies: int = 0
-    kept: int = 0
-    passing: int = 0
-
-    @property
-    def total(self) -> int:
-        """The sum of all."""
-        return sum(vars(self).values())
-
-    def __str__(self) -> str:
-        named = {name: count for name, count in vars(self).items() if count}
-        return ", ".join(f"{name} {count / 2**20:.1f}" for name, count in named.items())
 
 
 def fullest_rank(plan: Plan, works: Mapping[Node, NodeWork], training: Training) -> RankTimeline:
@@ -76,6 +48,7 @@ class RankTimeline:
         self._n = len(plan.steps)
         self._end = 2 * self._n  # the optimizer's step
         self._changes: dict[str, Counter[int]] = {}
+        self._pooled: dict[int, Counter[int]] = {}  # the numbers of messages by their sizes
         self._roots: dict[Value, Value] = {}  # values whose memory other values share
         dtypes: dict[Value, torch.dtype] = {}
         self._segments: dict[int, int] = {}  # the last step of each checkpoint
@@ -169,7 +142,7 @@ class RankTimeline:
                 if self._root(value) is value:
                     uses[value] = _Use(self._sizes.bytes_of(value), i, i, node.checkpoint)
             for key, nbytes in reads.values():
-                uses.setdefault(key, _Use(nbytes, i, i, node.checkpoint)).last = i
+                uses.setdefault(key, _Use(nbytes, i, i, node.checkpoint, is_message=True)).last = i
             for value in node.inputs:
                 if (use := uses.get(self._root(value))) is not None:
                     use.last = max(use.last, i)
@@ -221,8 +194,12 @@ class RankTimeline:
                 last = max(last, self._backward(self._segments[checkpoint]))
         is_kept = last >= self._n and len(use.savers) > len(inside if use.checkpoint else [])
         self._hold("kept" if is_kept else "passing", use.nbytes, use.first, last)
+        if use.is_message:
+            self._hold_message(use.nbytes, use.first, last)
         if again is not None and inside:
             self._hold("kept", use.nbytes, again, self._backward(min(inside)))
+            if use.is_message:
+                self._hold_message(use.nbytes, again, self._backward(min(inside)))
 
     def _gradients(self) -> None:
         """Hold the gradients of results between the backward passes of the users and of the maker."""
@@ -239,8 +216,11 @@ class RankTimeline:
         for i, step in enumerate(self._plan.steps):
             node, differentiated = step.node, self._works[step.node].differentiated
             if differentiated:
-                received = sum(nbytes for _, nbytes in self._sizes.reads(step).values())
-                self._hold("passing", received, self._backward(i), self._backward(i))
+                moment = self._backward(i)
+                for value, (_, nbytes) in self._sizes.reads(step).items():
+                    self._hold("passing", nbytes, moment, moment)
+                    if value in differentiated and not value.name:
+                        self._hold_message(self._sizes.bytes_of(value), moment, moment)
             for value in node.inputs:
                 if value in differentiated and not value.name:
                     users[group(value)] = i
@@ -262,16 +242,17 @@ class RankTimeline:
                 self._hold("passing", sizes[value], self._backward(users[value]), self._backward(maker))
 
     def _pool(self) -> None:
-        """Hold the messages of backward passes that the pool keeps for the next step, once of each size."""
-        arriving: set[int] = set()
-        returning: set[int] = set()
-        for step in self._plan.steps if self._plan.base.size > 1 else ():
-            for value, (_, nbytes) in self._sizes.reads(step).items():
-                if not value.name and nbytes != 4 // self._sizes.itemsize(value) * self._sizes.bytes_of(value):
-                    arriving.add(capacity_of(nbytes))
-                    if value in self._works[step.node].differentiated:
-                        returning.add(capacity_of(self._sizes.bytes_of(value)))
-        self._hold("copies", sum(returning - arriving), 0, self._end)
+        """Hold the memory of messages that the pool keeps: of each size as much as is in use at any moment."""
+        for capacity, changes in self._pooled.items():
+            in_use = [*itertools.accumulate(changes[moment] for moment in range(self._end + 1))]
+            most = max(in_use)
+            for moment, count in enumerate(in_use):
+                self._hold("copies", capacity * (most - count), moment, moment)
+
+    def _hold_message(self, nbytes: int, first: int, last: int) -> None:
+        changes = self._pooled.setdefault(capacity_of(nbytes), Counter())
+        changes[first] += 1
+        changes[last + 1] -= 1
 
     def _with_same_gradient(self, node: Node, result: Value) -> list[Value]:
         """The inputs whose gradient is the gradient of the result, or a view of it."""
@@ -289,6 +270,7 @@ class _Use:
         first, last: the first and the last moment of its use in the forward pass.
         checkpoint: the checkpoint in which it is made; 0 for none.
         savers: the steps whose backward passes need it.
+        is_message: whether it is in memory of the pool.
     """
 
     nbytes: int
@@ -296,3 +278,4 @@ class _Use:
     last: int
     checkpoint: int = 0
     savers: list[int] = field(default_factory=list)
+    is_message: bool = False
