@@ -9,7 +9,7 @@ import distdl
 from support.blocks import grid
 from support.distributed import assert_equal_models, noise
 from support.models import Function
-from support.ranks import job, raises_everywhere
+from support.ranks import job
 
 P_world = distdl.Partition(job)
 SPLITS = [[job.size, 1, 1], [1, job.size, 1], [1, 1, job.size]]
@@ -211,18 +211,17 @@ class Squeezed(torch.autograd.Function):
         return gradient
 
 
-REFUSED = {
+OF_ALL_ELEMENTS = {
     "total": Total.apply, "gradient": GradientOfAll.apply, "size": BySize.apply, "outer": Outer.apply,
     "squeezed": lambda x: Squeezed.apply(x),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_functions_of_all_elements_are_refused(name):
-    P_x = grid(P_world, [job.size, 1])
-    ours = distdl.distribute(Function(REFUSED[name]), P_x)
-    x = distdl.scatter(noise((4, 2)), P_x)
-    raises_everywhere(NotImplementedError, "a rule under this name", lambda: ours(x), seconds=20.0)
+@pytest.mark.parametrize("name", OF_ALL_ELEMENTS)
+def test_functions_of_all_elements(name):
+    """Nothing in their passes shows how they are split, so they are observed."""
+    for split in ([job.size, 1], [1, job.size]):
+        assert_equal_models(Function(OF_ALL_ELEMENTS[name]), (4, 3), split)
 
 
 def test_dimensions_that_are_not_computed_in_blocks_are_read_whole():
