@@ -221,7 +221,7 @@ OF_ALL_ELEMENTS = {
 def test_functions_of_all_elements(name):
     """Nothing in their passes shows how they are split, so they are observed."""
     for split in ([job.size, 1], [1, job.size]):
-        assert_equal_models(Function(OF_ALL_ELEMENTS[name]), (4, 3), split)
+        assert_equal_models(Function(OF_ALL_ELEMENTS[name]), (4, 2), split)
 
 
 def test_dimensions_that_are_not_computed_in_blocks_are_read_whole():
