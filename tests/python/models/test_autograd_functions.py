@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import distdl
-from support.blocks import grid
 from support.distributed import assert_equal_models, noise
 from support.models import Function
 from support.ranks import job
