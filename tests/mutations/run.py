@@ -21,6 +21,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections import defaultdict
 from pathlib import Path
 
@@ -28,13 +29,18 @@ from changes import core_changes, package_changes
 
 HERE, ROOT = Path(__file__).resolve().parent, Path(__file__).resolve().parents[2]
 WORK, TREE = ROOT / "build/mutations", ROOT / "build/mutations/tree"
-WITHOUT_TORCH = re.compile(r"src/(base|geometry|comm|agreement|operators/sum_route)")
 PROGRAMS = {  # and their ranks
     "comm/test_vote": 3, "comm/test_vote_programs": 3, "comm/test_many_ranks": 66, "agreement/test_layer_call": 3,
     "comm/test_progress": 1, "operators/test_sum_route": 1}  # fmt: skip
+# A condition makes a temporary of what is returned by reference, if its change has another type.
+FLAGS = f"-O1 -Werror=return-local-addr -include {HERE}/switch.hpp"
+CONFIGURE = (
+    f"cmake -S . -G Ninja -DCMAKE_UNITY_BUILD=ON -DCMAKE_BUILD_TYPE=Release -DPython_EXECUTABLE={sys.executable} "
+    f"-DCMAKE_COMPILE_WARNING_AS_ERROR=OFF '-DCMAKE_CXX_FLAGS_RELEASE={FLAGS}' -B"
+)
 # Jobs of tests/run.sh that see more of C++ than others: whether anything leaks, and small data beside votes.
 OTHER_JOBS = (
-    "mpiexec -n 2 env LD_PRELOAD=$PWD/observer.so python -m mpi4py -m pytest -qx process/leaks.py nn/votes.py",
+    "mpiexec -n 2 env LD_PRELOAD=$PWD/../../observer.so python -m mpi4py -m pytest -qx process/leaks.py nn/votes.py",
     "DISTDL_HOSTS=several DISTDL_TEST_RANKS='2 3' mpiexec -n 3 python -m mpi4py -m pytest -qx "
     "misuse/test_{disagreements,misuse}.py primitives/test_{start_wait,sums}.py",
 )
@@ -84,12 +90,6 @@ def draw(count, seed):
 
 def build(changes, count, wrong, save):
     """All changes of C++ in one build. Returns those that compile, as many as are asked for, and those of Python."""
-    # A condition makes a temporary of what is returned by reference, if its change has another type.
-    flags = f"-O1 -Werror=return-local-addr -include {HERE}/switch.hpp"
-    configure = (
-        f"cmake -S . -G Ninja -DCMAKE_UNITY_BUILD=ON -DCMAKE_BUILD_TYPE=Release -DPython_EXECUTABLE={sys.executable} \
-      -DCMAKE_COMPILE_WARNING_AS_ERROR=OFF '-DCMAKE_CXX_FLAGS_RELEASE={flags}' -B"
-    )
     status = 1
     while status:
         core = {i: change for i, change in enumerate(changes) if change[0].endswith(".cpp") and i not in wrong}
@@ -99,25 +99,31 @@ def build(changes, count, wrong, save):
                 lines[line - 1] = replaced(i)
             if (TREE / file).read_text().splitlines() != lines:
                 (TREE / file).write_text("\n".join(lines) + "\n")
-        status, said = sh(f"{configure} build && cmake --build build -- -k 0")
+        status, said = sh(f"{CONFIGURE} build && cmake --build build -- -k 0", 36000)
+        if status == 0:
+            sh("cp build/_core*.so build/_build_info.py python/distdl/")
         places = {(file, int(line)) for file, line in re.findall(r"(src/[\w/]+\.cpp):(\d+):\d+: +(?:error|requ)", said)}
         found = [i for i, change in core.items() if change[:2] in places]
         assert status == 0 or found, said[-3000:]
         wrong += found if status else []
         save()
-    mpi = f"mpicxx -std=c++20 {flags} -Isrc"
+    return [i for i, change in enumerate(changes) if change[0].endswith(".py") or i in [*core][: count // 2]]
+
+
+def build_programs():
+    """What tests C++ without torch, as far as it has changed."""
     status, said = sh(f"""set -e
-      cp build/_core*.so build/_build_info.py python/distdl/
-      {configure} geometry -DDISTDL_GEOMETRY_TESTS_ONLY=ON && cmake --build geometry
-      {mpi} -shared -fPIC src/comm/*.cpp src/agreement/{{layer_call,operator_id,rank_set,traffic}}.cpp \
-        src/operators/sum_route.cpp -o libparts.so
+      {CONFIGURE} geometry -DDISTDL_GEOMETRY_TESTS_ONLY=ON && cmake --build geometry
+      mpi="mpicxx -std=c++20 {FLAGS} -Isrc"
       mkdir -p programs
+      parts="src/comm/*.cpp src/agreement/{{layer_call,operator_id,rank_set,traffic}}.cpp src/operators/sum_route.cpp"
+      [ -e libparts.so ] || eval $mpi -shared -fPIC $parts -o libparts.so
       for name in {" ".join(PROGRAMS)}; do
-        {mpi} tests/cpp/$name.cpp $PWD/libparts.so -o programs/$(basename $name)
+        program=programs/${{name#*/}}
+        [ $program -nt tests/cpp/$name.cpp ] || $mpi tests/cpp/$name.cpp $PWD/libparts.so -o $program
       done
       mpicxx -std=c++20 -O1 -shared -fPIC -Isrc tests/pmpi/observer.cpp -o observer.so""")
     assert status == 0, said[-3000:]
-    return [i for i, change in enumerate(changes) if change[0].endswith(".py") or i in [*core][: count // 2]]
 
 
 def job(size, arguments, seconds, **environment):
@@ -143,6 +149,25 @@ def write(log, *row):
         file.write(json.dumps(row) + "\n")
 
 
+def try_in_programs(left):
+    """The programs that test C++ without torch, each with every change that it reaches."""
+    programs = [f"mpiexec -n {ranks} programs/{Path(name).name}" for name, ranks in PROGRAMS.items()]
+    for command in [*(f"geometry/{path.name}" for path in sorted(TREE.glob("geometry/test_*"))), *programs]:
+        file = WORK / "reached"
+        file.write_bytes((-1).to_bytes(4, sys.byteorder, signed=True).ljust(1 << 16, b"\0"))
+        start = time.monotonic()
+        status, said = sh(command, 600, MUTATIONS_FILE=str(file))
+        assert status == 0, said[-3000:]
+        seconds, reached = 20 + 20 * (time.monotonic() - start), file.read_bytes()[4:]
+        for i in left():
+            if reached[i]:
+                status, _ = sh(command, seconds, MUTATION=str(i))
+                if status == 124:  # perhaps because of other processes
+                    status, _ = sh(command, 3 * seconds, MUTATION=str(i))
+                if status:
+                    write(WORK / "log.programs", "found", command, i)
+
+
 def try_in_tests(size, left, arguments, **environment):
     """Each test, then again with each change that it reaches, in as few jobs as these allow."""
     log, without_progress = WORK / f"log.{size}", 0
@@ -152,11 +177,10 @@ def try_in_tests(size, left, arguments, **environment):
         status, said = job(size, ["-p trying", *arguments], 36000, **options)
         rows = rows_of(log)
         if rows and rows[-1][0] == "try":
-            # What takes too long may do so because of other processes: it is found where it does so twice.
+            # What takes too long may do so because of other processes: what ends a job is tried twice.
             _, test, change = rows[-1]
-            lasts = "Timeout (" in said or "timer expired" in said
-            is_found = not lasts or ["slow", test, change] in rows
-            write(log, *(("found", f"{test}, which does not end") if is_found else ("slow", test)), change)
+            is_found = ["ends", test, change] in rows
+            write(log, *(("found", f"{test}, which does not end") if is_found else ("ends", test)), change)
         elif status in (0, 1, 5):
             return
         without_progress = 0 if len(rows) > before + 1 else without_progress + 1
@@ -177,13 +201,15 @@ def finder(i, file):
         return next(iter(re.findall(r"FAILED (\S+)", said)), f"status {status}")
     if not file.endswith(".cpp"):
         return None
-    programs = [f"mpiexec -n {ranks} programs/{Path(name).name}" for name, ranks in PROGRAMS.items()]
-    geometry = "for test in geometry/test_*; do $test || exit 1; done"
-    in_tests = [f"tree=$PWD; cd tests/python; {command.replace('$PWD', '$tree')}" for command in OTHER_JOBS]
-    for command in (*((geometry, *programs) if WITHOUT_TORCH.match(file) else ()), *in_tests):
-        if sh(command, 300, DISTDL_SEED="mutations", MUTATION=str(i))[0]:
+    for command in OTHER_JOBS:
+        if sh(f"cd tests/python; {command}", 600, DISTDL_SEED="mutations", MUTATION=str(i))[0]:
             return command.rpartition("/")[2]
     return None
+
+
+def words(path):
+    """The beginnings of the words of a path."""
+    return {word[:4] for word in re.findall("[a-z]+", path.rpartition(".")[0])} - {"test", "pyth", "dist", "src"}
 
 
 def main():
@@ -207,6 +233,7 @@ def main():
     if "kept" not in saved:
         saved["kept"] = build(drawn, options.count, saved["wrong"], lambda: state.write_text(json.dumps(saved)))
         state.write_text(json.dumps(saved))
+    build_programs()
     for i in saved["kept"]:
         file, *_, source_with = drawn[i]
         if file.endswith(".py"):
@@ -223,7 +250,11 @@ def main():
 
     tests = ["--whole", *options.tests] if options.tests else []
     files = sorted(str(path.relative_to(TREE)) for path in TREE.glob("tests/python/**/test_*.py"))
-    files.sort(key=lambda file: ("compile" in file, "primitives" not in file))  # first those that find most in a second
+    near = {max(files, key=lambda file, i=i: len(words(file) & words(drawn[i][0]))) for i in rows}
+    # First those that are named as a changed file is, or that find most in a second.
+    files.sort(key=lambda file: (file not in near and "primitives" not in file, "compile" in file))
+    if not tests:
+        try_in_programs(left)
     for size in options.ranks:
         for begin in range(0, 1 if tests else len(files), 8):
             cases = {"MUTATIONS_CASES": "1000"} if tests else {}

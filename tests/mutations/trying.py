@@ -69,11 +69,11 @@ def run(item, nextitem, change, seconds):
     switched.reached[:] = bytes(len(switched.reached))
     switched.tried[0] = change
     # Who waits for a message mostly takes time of the processor; what lasts because others do is not ended so soon.
-    signal.setitimer(signal.ITIMER_PROF, 4 + 10 * seconds)
-    faulthandler.dump_traceback_later(40 + 20 * seconds, exit=True)
-    start = time.process_time()
+    signal.setitimer(signal.ITIMER_PROF, 3 + 8 * seconds)
+    faulthandler.dump_traceback_later(30 + 20 * seconds, exit=True)
+    start = time.monotonic()
     reports = runtestprotocol(item, nextitem=nextitem, log=change == NONE)
-    seconds = job.allreduce(time.process_time() - start, MPI.MAX)
+    seconds = job.allreduce(time.monotonic() - start, MPI.MAX)
     faulthandler.cancel_dump_traceback_later()
     signal.setitimer(signal.ITIMER_PROF, 0)
     switched.tried[0] = NONE

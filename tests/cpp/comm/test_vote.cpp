@@ -1,4 +1,6 @@
 // What ranks learn from a vote. tests/run.sh runs it on several ranks.
+#include <malloc.h>
+
 #include <chrono>
 #include <stdexcept>
 #include <string>
@@ -94,6 +96,26 @@ TEST(a_message_is_kept_until_it_is_sent) {
     MPI_Recv(received.data(), static_cast<int>(kLarge), MPI_BYTE, 0, 0, everyone()->handle(), MPI_STATUS_IGNORE);
     CHECK(received == std::string(kLarge, 'x'));
   }
+}
+
+TEST(what_is_sent_takes_no_memory) {
+  constexpr int kSize = 1 << 20, kTimes = 16;
+  const auto in_use = [] {
+    const auto heap = mallinfo2();
+    return heap.uordblks + heap.hblkhd;
+  };
+  const std::string sent(kSize, 'x');
+  std::string received(kSize, ' ');
+  std::size_t before = 0;
+  for (int time = 0; time < kTimes; ++time) {
+    MPI_Request request = MPI_REQUEST_NULL;
+    MPI_Irecv(received.data(), kSize, MPI_BYTE, rank(), 0, everyone()->handle(), &request);
+    send_buffered(sent.data(), kSize, rank(), 0, *everyone());
+    MPI_Wait(&request, MPI_STATUS_IGNORE);
+    if (time == 0) before = in_use();  // MPI keeps what it has made for the first
+  }
+  CHECK(in_use() < before + kTimes / 2 * kSize);
+  finish_buffered_sends();
 }
 
 /// Sends this rank's number to all ranks.

@@ -105,6 +105,15 @@ def test_the_shape_of_another_rank_alone(P_world):
     )
 
 
+def test_after_shapes_that_do_not_fit(P_world):
+    """All ranks agree anew on what they compile."""
+    layer = dnn.AllSumReduce(grid(P_world, [job.size]), [0])
+    layer(torch.ones(2))
+    raises_everywhere(ValueError, "AllSumReduce", lambda: layer(torch.ones(2 + job.rank)))
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    assert compiled(torch.ones(2)).tolist() == [job.size] * 2
+
+
 def test_gradients_on_some_ranks_only(P_world):
     compiled = torch.compile(dnn.AllSumReduce(grid(P_world, [job.size]), [0]), fullgraph=True, backend="aot_eager")
     x = torch.ones(3, requires_grad=job.rank == 0)

@@ -136,6 +136,7 @@ def test_inputs_of_other_dtypes():
     tokens = torch.empty(4, 16, dtype=torch.long, device="meta")
     model = torch.nn.Sequential(torch.nn.Embedding(10, 8), torch.nn.Linear(8, 8))
     assert len(distdl.plans(model, tokens, ranks=4, machine=distdl.Machine())) > 0
+    assert len(distdl.plans(torch.nn.Bilinear(8, 8, 4), [(4, 8), (4, 8)], ranks=4, machine=distdl.Machine())) > 0
 
 
 def test_picture(tmp_path):
@@ -143,6 +144,10 @@ def test_picture(tmp_path):
     found.picture(tmp_path / "ranks.svg")
     texts = [element.text for element in xml.etree.ElementTree.parse(tmp_path / "ranks.svg").iter() if element.text]
     assert found.answer() in texts
+    assert "dasharray" in (tmp_path / "ranks.svg").read_text()
+    most = max(proposal.memory for proposal in found.by_ranks.values())
+    distdl.plans(Chain(), (N, FEATURES), ranks=4, machine=distdl.Machine(memory=most)).picture(tmp_path / "all.svg")
+    assert "dasharray" not in (tmp_path / "all.svg").read_text()  # all of them fit, so that no line parts them
 
 
 def test_command(tmp_path):
@@ -155,11 +160,11 @@ def test_command(tmp_path):
     assert (tmp_path / "a.svg").exists()
     with pytest.raises(SystemExit, match="absent"):
         main(["absent:other", *flags])
-    with pytest.raises(SystemExit, match="2"):  # before the model is made
-        main(["absent:other", *flags, "--optimizer", "unknown"])
 
 
 def test_mistakes():
+    with pytest.raises(SystemExit, match="2"):  # before the program is looked for
+        main(["absent:other", "--shape", "8,64", "--ranks", "4", "--optimizer", "unknown"])
     raises_everywhere(ValueError, "ranks=None", lambda: distdl.plans(Chain(), (N, FEATURES)))
     raises_everywhere(ValueError, "ranks=0", lambda: distdl.plans(Chain(), (N, FEATURES), ranks=0))
     raises_everywhere(ValueError, "optimizer='unknown'", lambda: parts(Chain(), optimizer="unknown"))

@@ -5,6 +5,9 @@ import torch
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
 
 import distdl
+from distdl.models.operations.operation import Sharded
+from distdl.models.operations.placement import Blocks
+from distdl.models.plan.redistribution import ReadRegions, received_elements
 from support.blocks import grid
 from support.distributed import assert_equal_models
 from support.models import Dense, Residual, Volume
@@ -90,6 +93,31 @@ def test_buffers_are_those_of_all_workers_where_one_computes(at):
         ours = assert_equal_models(model, (3, 2, 9, 7), [1, 1, P_world.size, 1], plan=plan)
         all_buffers = together({name: buffer.tolist() for name, buffer in ours.module.named_buffers()})
         assert all(buffers == all_buffers[0] for buffers in all_buffers)
+
+
+class Doubled(torch.nn.Module):
+    """Each column twice."""
+
+    def forward(self, x):
+        return x.unsqueeze(-1).expand(*x.shape, 2).flatten(2).relu()
+
+
+def test_blocks_are_not_moved_to_balance_them():
+    n = P_world.size
+    ours = assert_equal_models(Doubled(), (1, 2, 4 * n + 1), [1, 1, n])
+    *_, flatten, relu = ours.program.plan.steps
+    assert relu.workers.block_sizes == flatten.workers.block_sizes == ((1,), (2,), (10, *[8] * (n - 1)))
+
+
+def test_what_a_worker_has_does_not_travel():
+    source, workers = Blocks((0, 1), ((3, 3),)), Blocks((0, 1), ((4, 2),))
+    assert received_elements(source, ReadRegions.of(workers, (Sharded(0),)), (6,)) == {0: 1}
+    assert received_elements(source, ReadRegions.of(Blocks((1, 0), ((4, 2),)), (Sharded(0),)), (6,)) == {0: 2, 1: 3}
+
+
+def test_one_parameter():
+    with distdl.parameter_layout("replicated"):
+        assert_equal_models(torch.nn.Linear(3, 4, bias=False).double(), (2 * P_world.size, 3), [P_world.size, 1])
 
 
 def test_plans_are_checked_on_all_ranks():
