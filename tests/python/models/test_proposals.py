@@ -110,7 +110,7 @@ def test_words_by_the_structure_of_a_model():
     model = Gated()
     recording = PlannedModel(model, [((2, 8), torch.long)]).recording
     layers = {"layers.*.gate": "colwise", "layers.*.up": "colwise", "layers.*.down": "rowwise"}
-    everything = {"rows": "embedding_rowwise", "attention": "colwise", **layers, "scores": "colwise"}
+    everything = {"rows": "embedding_rowwise", "attention": "colwise", **layers}  # scores have the weight of rows
     assert feature_words(model, recording, 4) == [everything, {"attention": "colwise", **layers}]
     assert feature_words(model, recording, 8) == [{name: word for name, word in everything.items()
                                                    if name != "attention"}, layers]  # fmt: skip
@@ -167,7 +167,7 @@ def test_features_are_split_where_it_pays():
             continue
         y = distdl.gather(ours(distdl.scatter(indices(), proposal.P_x)), ours.output_partition)
         assert_none([off(y, model(indices()), 1e-12) if job.rank == 0 else ""])
-        assert ours.layers[0]["up"].weight.numel() == 256 * 16 // n
+        assert ours.layers[0]["up"].weight.shape[0] in (256 // n, 256 // n + 1)
     with torch.device("meta"):
         wide = torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.ReLU(), torch.nn.Linear(2048, 512))
     found = distdl.plans(wide, (4, 512), ranks=4, machine=distdl.Machine(memory="12MiB"))

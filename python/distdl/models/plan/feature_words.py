@@ -51,6 +51,8 @@ def _words_by_name(model: torch.nn.Module, recording: Recording) -> tuple[Words,
         for value in node.inputs:
             path, _, leaf = value.name.rpartition(".")
             module = modules.get(path)
+            if isinstance(modules.get(path.rpartition(".")[0]), _ATTENTION):
+                continue  # its projections are split with it
             if module is None or leaf not in ("weight", "in_proj_weight"):
                 if value.name and len(value.shape) > 2 and node.key in _PRODUCTS:
                     words[value.name], sizes[value.name] = "grouped_gemm", value.shape[0]
