@@ -45,8 +45,8 @@ def operations_of(recording: Recording, fallback: str, as_sequential: bool) -> t
         lines = "\n".join(f"  {_first_of(nodes)}: {reason}" for (_, reason), nodes in missing.items())
         count = sum(map(len, missing.values()))
         raise NotImplementedError(
-            f"distribute: {count} {'call' if count == 1 else 'calls'} cannot be split:\n{lines}\nfallback='gather' computes them on one "
-            "worker; distdl.models.rule registers a rule"
+            f"distribute: {count} {'call' if count == 1 else 'calls'} cannot be split:\n{lines}\n"
+            "fallback='gather' computes them on one worker; distdl.models.rule registers a rule"
         )
     return operations, gathered
 
