@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
 
 import distdl
@@ -95,6 +96,20 @@ def test_buffers_are_those_of_all_workers_where_one_computes(at):
         assert all(buffers == all_buffers[0] for buffers in all_buffers)
 
 
+class Resized(torch.nn.Module):
+    def __init__(self, options):
+        super().__init__()
+        self.options = options
+
+    def forward(self, x):
+        return F.interpolate(x, scale_factor=2.0, mode="bilinear", **self.options)
+
+
+class Scattered(torch.nn.Module):
+    def forward(self, x):
+        return x.scatter(2, (x[..., :2] > 0).long(), x[..., :2])
+
+
 class Doubled(torch.nn.Module):
     """Each column twice."""
 
@@ -107,6 +122,21 @@ def test_blocks_are_not_moved_to_balance_them():
     ours = assert_equal_models(Doubled(), (1, 2, 4 * n + 1), [1, 1, n])
     *_, flatten, relu = ours.program.plan.steps
     assert relu.workers.block_sizes == flatten.workers.block_sizes == ((1,), (2,), (10, *[8] * (n - 1)))
+
+
+def test_images_are_resized_in_blocks_unless_they_are_smoothed():
+    n = P_world.size
+    for options in ({}, {"antialias": True}):
+        ours = assert_equal_models(Resized(options), (1, 2, 3, 2 * n), [1, 1, 1, n])
+        (step,) = ours.program.plan.steps
+        assert (step.workers.splits == (1, 1, 1, n)) == (not options or n == 1)
+
+
+def test_elements_are_scattered_in_blocks():
+    """The indices have the sizes of the input in all dimensions but that along which elements are written."""
+    n = P_world.size
+    ours = assert_equal_models(Scattered(), (2, 2 * n, 5), [1, n, 1])
+    assert all(step.workers.splits == (1, n, 1) for step in ours.program.plan.steps if step.node.key == "scatter")
 
 
 def test_what_a_worker_has_does_not_travel():

@@ -38,6 +38,11 @@ KINDS = [torch.nn.Softmax, torch.nn.LogSoftmax, torch.nn.Softmin]
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_documentation(kind):
+    assert all(section in dnn.SEQUENTIAL[kind].__doc__ for section in ("Args:", "dim: the", "Shape:", "Raises:"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_ranks_without_gradients_take_part_in_those_of_the_others(P_world, kind):
     """Only the first worker's input requires gradients."""
     P_x = grid(P_world, [1, job.size])

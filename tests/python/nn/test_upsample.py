@@ -4,7 +4,6 @@ Bit for bit where the result is a copy of inputs, and for mode 'area'. Weighted 
 `rounding` computes.
 """
 
-import contextlib
 import functools
 
 import pytest
@@ -236,12 +235,3 @@ def test_a_factor_of_zero(P_world):
     P_x = grid(P_world, (1, 1, 1, job.size))
     match = "scale_factor of 0 counts as none"
     raises_everywhere(ValueError, match, lambda: dnn.DistributedUpsamplingNearest2d(P_x, scale_factor=0.0))
-
-
-def test_another_default_device(P_world):
-    """On one rank: its layer has the places and weights of the taps where its input is."""
-    P_x = grid(P_world, (1, 1, 1, job.size))
-    x = block_of(values((1, 2, 3, 2 * job.size)), P_x)
-    with torch.device("meta") if job.rank == job.size - 1 else contextlib.nullcontext():
-        y = dnn.DistributedUpsample(P_x, size=(4, 5 * job.size), mode="bilinear")(x)
-    assert same_bits(y, dnn.DistributedUpsample(P_x, size=(4, 5 * job.size), mode="bilinear")(x))
