@@ -594,7 +594,7 @@ def test_nothing_grows(name):
 WITHOUT_A_RULE = {"ctc_loss", "embedding_bag", "triplet_margin_with_distance_loss"}
 """Functions of torch.nn.functional that are refused by name."""
 if TORCH >= (2, 10):
-    WITHOUT_A_RULE |= {"grouped_mm", "scaled_grouped_mm", "scaled_mm"}
+    WITHOUT_A_RULE |= {"scaled_grouped_mm", "scaled_mm"}
 if TORCH >= (2, 13):
     WITHOUT_A_RULE |= {"linear_cross_entropy"}
 OF_OTHERS = {"assert_int_or_pair", "boolean_dispatch", "upsample", "upsample_bilinear", "upsample_nearest"}
