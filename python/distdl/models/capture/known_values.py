@@ -13,7 +13,7 @@ import inspect
 import math
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, FrameType, FunctionType
 from typing import TypeVar, cast
 
@@ -51,11 +51,23 @@ _CACHED_BY_CODE: dict[CodeType, bool] = {}
 
 
 class KnownValues:
-    """The values of a recording that depend on constants only."""
+    """The values of a recording that depend on constants only, and on buffers if these are passed.
 
-    def __init__(self, recording: Recording, tensors: RecordedTensors) -> None:
+    Args:
+        tensors: the tensors of the recording, while it is made.
+        buffers: of the model, by name; those that it writes do not count.
+    """
+
+    def __init__(
+        self,
+        recording: Recording,
+        tensors: RecordedTensors | None = None,
+        buffers: Mapping[str, torch.Tensor] | None = None,
+    ) -> None:
         self._recording, self._tensors = recording, tensors
         self._computed: dict[Value, torch.Tensor | None] = {}
+        written = recording.written.keys() | {name for node in recording.nodes for name in node.buffers.values()}
+        self._buffers = {name: buffer for name, buffer in (buffers or {}).items() if name not in written}
 
     def look(self, function: Function, key: str, args: Arguments, kwargs: dict[str, object]) -> object:
         """The result of a call that looks at known values, or whose shape they determine; else NotImplemented.
@@ -106,10 +118,11 @@ class KnownValues:
         """The values of a tensor; None if they are not known."""
         if not isinstance(tensor, FakeTensor):
             return tensor
-        value = self._tensors.known(tensor)
-        return tensor.constant if value is None else self._of(value)
+        value = None if self._tensors is None else self._tensors.known(tensor)
+        return tensor.constant if value is None else self.of(value)
 
-    def _of(self, value: Value) -> torch.Tensor | None:
+    def of(self, value: Value) -> torch.Tensor | None:
+        """The values of a tensor of the recording; None if they are not known."""
         if value not in self._computed:
             pending = [value]
             while pending:  # a chain of calls may be longer than Python allows calls within calls
@@ -129,7 +142,8 @@ class KnownValues:
         """The values of a tensor whose inputs are computed."""
         node = self._recording.producer(value)
         if node is None:
-            return value.constant
+            known = self._buffers.get(value.name, value.constant)
+            return None if known is None or known.is_meta else known.detach()
         if node.key in _OF_SHAPES:
             values = [each.empty(torch.device("cpu")) for each in node.inputs]
         else:

@@ -67,7 +67,8 @@ def _tracking_norm(kind: str, uses_statistics_of_input: str, get: _Get) -> tuple
     if affine != (parameters["bias"] is not None) and (kind == "InstanceNorm" or not affine):
         return None
     make = getattr(torch.nn, f"{kind}{max(1, x.dim() - 2)}d")
-    layer = make(x.shape[1], get("eps"), get("momentum"), affine, track_running_stats=True, device="meta")
+    layer = make(x.shape[1], get("eps"), get("momentum"), affine=False, track_running_stats=False, device="meta")
+    layer.affine, layer.track_running_stats = affine, True  # without first values, which take long to make
     vars(layer)["_parameters"].update(parameters)  # assigning an attribute would take a Parameter
     vars(layer)["_buffers"].update(buffers, num_batches_tracked=None)
     return layer, (x,)

@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from distdl.models.capture.known_values import KnownValues
 from distdl.models.capture.recording import CommonDim, Node, Recording, Run, Value
 from distdl.models.operations.operation import NoRuleError, Operation, RandomError, Sharded
-from distdl.models.operations.table import RULES, function_of, known_rule, local
+from distdl.models.operations.table import function_of, known_rule, local
 from distdl.models.rules.autograd_functions import derived
 from distdl.models.rules.trials import Trials
 from distdl.torch_compat.autograd import autograd_again
@@ -57,7 +58,7 @@ def observed(
         buffers: of the model, by name: operators use them as tables of indices.
         device: on which the functions are called.
     """
-    known, results = _KnownValues(recording, buffers), dict[Node, Observed]()
+    known, results = KnownValues(recording, buffers=buffers), dict[Node, Observed]()
     tables = {node: [known.of(value) for value in node.inputs] for node in nodes}
     for node in nodes:
         alike = (other for other in results if _is_same_call(node, other) and _are_same(tables[node], tables[other]))
@@ -122,38 +123,6 @@ def _with_order(x: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
     if x.dim() != len(order):  # has no strides
         return x
     return x.permute(*order).contiguous().permute(*(order.index(d) for d in range(x.dim())))
-
-
-class _KnownValues:
-    """Values that are known before a call: buffers, constants, and what is computed of these alone."""
-
-    def __init__(self, recording: Recording, buffers: Mapping[str, torch.Tensor]) -> None:
-        written = recording.written.keys() | {name for node in recording.nodes for name in node.buffers.values()}
-        self._buffers = {name: buffer for name, buffer in buffers.items() if name not in written}
-        self._producers = {value: node for node in recording.nodes for value in node.outputs}
-        self._values: dict[Value, torch.Tensor | None] = dict.fromkeys(recording.inputs)
-
-    def of(self, value: Value) -> torch.Tensor | None:
-        """The values of a tensor; None if they are not known."""
-        if value not in self._values:
-            node, tensor = self._producers.get(value), value.constant
-            if node is not None:
-                tensor = self._computed(node)
-            elif tensor is None:
-                tensor = self._buffers.get(value.name)
-            self._values[value] = None if tensor is None or tensor.is_meta else tensor.detach()
-        return self._values[value]
-
-    def _computed(self, node: Node) -> torch.Tensor | None:
-        inputs = [self.of(value) for value in node.inputs]
-        if None in inputs or len(node.outputs) > 1 or node.written or isinstance(node.target, torch.nn.Module):
-            return None
-        try:
-            is_random = RULES[node.key](node).draw is not None
-        except (KeyError, NoRuleError):
-            return None
-        result = None if is_random else node.as_function()(*inputs)
-        return result if isinstance(result, torch.Tensor) else None
 
 
 def _is_same_call(node: Node, other: Node) -> bool:
