@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from distdl.models.function_module import module_of
+from distdl.models.function_module import whole_module
 from distdl.models.model import DistributedModel
 from distdl.partitions.construction import PartitionLike, constructor
 
@@ -63,8 +63,7 @@ def distribute(
 
     Collective over the communicator that P_x comes from, like each call of the result.
     """
-    is_function = callable(model) and not isinstance(model, torch.nn.Module | type)
-    module = module_of(model) if is_function else model
     return DistributedModel.from_sequential(
-        module, P_x, plan=plan, fallback=fallback, as_sequential=as_sequential, input_partitions=input_partitions
-    )
+        whole_module(model), P_x, plan=plan, fallback=fallback, as_sequential=as_sequential,
+        input_partitions=input_partitions,
+    )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from typing import cast
 
 import torch
 
@@ -24,6 +25,13 @@ def module_of(function: Callable[..., object]) -> torch.nn.Module:
     forward = staticmethod(_telling_its_arguments(function))
     kind: type[torch.nn.Module] = type(name, (torch.nn.Module,), {"forward": forward})
     return kind()
+
+
+def whole_module(model: object) -> torch.nn.Module:
+    """The module of a function; all else as it is, to be refused if it is no module."""
+    if callable(model) and not isinstance(model, torch.nn.Module | type):
+        return module_of(model)
+    return cast(torch.nn.Module, model)
 
 
 def _telling_its_arguments(function: Callable[..., object]) -> Callable[..., object]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import torch
 
 from distdl.models.capture.node_work import works_of
 from distdl.models.capture.recording import Value
+from distdl.models.function_module import whole_module
 from distdl.models.model import DistributedModel
 from distdl.models.operations.placement import Blocks, Placement
 from distdl.models.plan.exchanges import received_within, workers_of
@@ -118,7 +119,7 @@ class Report:
 
 
 def report(
-    model: torch.nn.Module,
+    model: torch.nn.Module | Callable[..., object],
     P_x: PartitionLike | Sequence[int] | None = None,
     shape: Sequence[int] | Sequence[object] | None = None,
     plan: Mapping[str, object] | None = None,
@@ -132,7 +133,7 @@ def report(
 
     Args:
         model: a model that :func:`distdl.distribute` has made, after its first call; or, with P_x and shape, any
-            ``torch.nn.Module``.
+            ``torch.nn.Module`` or function.
         P_x: how the inputs would be split: the numbers of workers along each dimension, or a partition.
         shape: the shape of the whole input, or a list of shapes or tensors, as for :func:`distdl.plans`.
         plan, fallback: as in :func:`distdl.distribute`.
@@ -146,6 +147,7 @@ def report(
     """
     if P_x is None and shape is None:
         return _of_last_call(model, optimizer)
+    model = whole_module(model)
     refuse_unplanned("report", model)
     if P_x is None or shape is None:
         raise ValueError("report: of a model that is not distributed it takes P_x and shape")

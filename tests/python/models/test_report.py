@@ -97,3 +97,8 @@ def test_report_of_windows_that_read_whole_images():
     assert [(row.operation, row.sent) for row in report.rows] == [("Unfold", 0), ("Fold", 0)]
     plans = distdl.plans(torch.nn.Sequential(torch.nn.Unfold(2)), P_world, (2, 3, 5, 5))
     assert len(plans) > 0
+
+
+def test_a_function():
+    report = distdl.report(lambda x: x.sin().sum(), P_x=[1, 2], shape=(4, 6))
+    assert [row.operation for row in report.rows] == ["sin", "sum"]
