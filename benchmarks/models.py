@@ -40,7 +40,7 @@ OF_RESULTS, OF_GRADIENTS, OF_STEPS = 1e-10, 1e-8, 1e-7  # relative to the larges
 _MOST_MEMORY = "60 GB"
 LARGE = f"in float64, beside itself on one machine, it takes up to {_MOST_MEMORY} of memory; --large compares it"
 START = 4  # times the patience until a job has imported the packages
-FLOOR = 1e-5  # of the largest gradient of the model: smaller ones are zero but for rounding
+FLOOR = 1e-6  # of the largest gradient of the model: smaller ones are zero but for rounding
 
 
 # A job of ranks: the comparison
@@ -52,7 +52,7 @@ def relative_error(ours: torch.Tensor, expected: torch.Tensor, floor: float = 0.
         return math.inf
     if expected.numel() == 0:
         return 0.0
-    error = float((ours.double() - expected.double()).abs().max())
+    error = float((ours.detach().double() - expected.detach().double()).abs().max())
     return error / max(float(expected.abs().max()), floor, 1e-300) if error else 0.0
 
 
