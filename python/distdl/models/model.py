@@ -34,7 +34,7 @@ from distdl.partitions.partition import Partition
 from distdl.torch_compat.trees import tree_flatten, tree_map_only
 
 _MOST_OPERATIONS = 1 << 15
-"""Of all programs that a model keeps: about 1 GiB of memory. Two programs stay in any case."""
+"""The most in all programs that a model keeps, about 1 GiB. Two programs stay in any case."""
 
 
 class _NotCalledError(RuntimeError, AttributeError):

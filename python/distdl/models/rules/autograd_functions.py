@@ -44,16 +44,26 @@ def derived(node: Node, kind: FunctionClass, known: dict[str, object]) -> Operat
     in blocks. They run again on tensors of other sizes along these: what they compute may not depend on sizes.
 
     Args:
-        known: what is known of calls of alike tensors, which this call is added to.
+        known: what is known of calls of alike tensors, also what stood in the way; this call is added.
 
     Raises:
         NoRuleError: that says what stands in the way.
     """
-    alike = lambda value: (value.shape, value.dtype, value.is_differentiable)  # noqa: E731
-    call = f"{id(kind)} {tree_map_only(Value, alike, (node.args, dict(node.kwargs), node.results, node.written))!r}"
+    tensors = (node.args, dict(node.kwargs), node.results, node.written)
+    call = f"{id(kind)} {tree_map_only(Value, _kind_of, tensors)!r}"
     if call not in known:
-        known[call] = _split(node, kind)
-    return local(node, *cast(Split, known[call]))
+        try:
+            known[call] = _split(node, kind)
+        except NoRuleError as reason:
+            known[call] = str(reason)  # without its traceback, which would keep tensors
+    split = known[call]
+    if isinstance(split, str):
+        raise NoRuleError(split)
+    return local(node, *cast(Split, split))
+
+
+def _kind_of(value: Value) -> tuple[object, ...]:
+    return value.shape, value.dtype, value.is_differentiable
 
 
 def _split(node: Node, kind: FunctionClass) -> Split:
