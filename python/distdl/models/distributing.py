@@ -19,13 +19,14 @@ def distribute(
     fallback: str = "error",
     as_sequential: bool = False,
     input_partitions: Mapping[str | int, object] | None = None,
+    values: str = "refuse",
 ) -> DistributedModel:
     """Distribute a model over partitions: it takes blocks of its input, and returns blocks of its usual results.
 
     Args:
         model: any ``torch.nn.Module``, or a function of whole tensors, such as a loss, a metric or an augmentation. Its
-            steps must not depend on the values of tensors. All ranks pass the same model; only weights may differ, of
-            which those of worker 0 are used. A module is copied.
+            steps must not depend on the values of tensors, unless ``values="agree"``. All ranks pass the same model;
+            only weights may differ, of which those of worker 0 are used. A module is copied.
         P_x: how the inputs are split, with as many dimensions as they have, such as ``[1, 1, 2, 2]``.
         plan: partitions of single modules, by names or patterns such as ``"layer[34].*"``; their workers are workers of
             P_x. A list of numbers, such as ``[1, 1, 1, 4]``, is a partition of the first workers. An operation follows
@@ -45,6 +46,10 @@ def distribute(
             tensor. For an argument with several tensors, a partition that all of them have, or a dict or list of
             partitions. Tensors without a partition are split as P_x says if they have as many dimensions as P_x, and
             are whole on every rank if they have fewer.
+        values: for models that look at the values of a tensor, such as ``if x.max() > 5``, ``x.item()`` or
+            ``x.nonzero()``: "refuse" raises, "agree" lets the values of each call decide, on all ranks alike. The model
+            is recorded once for each outcome, and a call whose outcome is another one than in the call before computes
+            again what comes before the look. So it suits conditions and small numbers.
 
     Random numbers depend on the seed, the call and the index in the whole tensor only, neither on the partition nor on
     the number of ranks. In each call that draws any, every rank takes one number from torch's default generator; that
@@ -58,12 +63,12 @@ def distribute(
     Raises:
         TypeError, ValueError: on all ranks, if an argument is not as described; in a call, if a tensor does not fit its
             partition, if it is unclear whether it is a block or a whole tensor, or if a plan cannot be followed.
-        NotImplementedError: on all ranks, in the first call, if the model looks at the values of a tensor, or an
-            operation cannot be split.
+        NotImplementedError: on all ranks, in the first call, if the model looks at the values of a tensor (unless
+            values="agree"), or an operation cannot be split.
 
     Collective over the communicator that P_x comes from, like each call of the result.
     """
     return DistributedModel.from_sequential(
         whole_module(model), P_x, plan=plan, fallback=fallback, as_sequential=as_sequential,
-        input_partitions=input_partitions,
+        input_partitions=input_partitions, values=values,
     )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Self, cast
 
 import torch
@@ -14,11 +14,14 @@ from distdl.models.capture import unrecorded
 from distdl.models.capture.assignments import AttributeSnapshot
 from distdl.models.capture.recording import Value
 from distdl.models.capture.skeleton import Skeleton
+from distdl.models.container import Container
 from distdl.models.inputs import InputPartitions, memory_orders, placed_inputs, tensors_in, text_of_others
 from distdl.models.plan.parameter_splits import split_layouts
 from distdl.models.plan.requested import Request, requested_splits
 from distdl.models.plan.rule_lookup import FALLBACKS
 from distdl.models.program_builder import ProgramBuilder
+from distdl.models.program_cache import ProgramCache
+from distdl.models.run.outcomes import OtherOutcomeError, OutcomesOfCall
 from distdl.models.run.program import Program
 from distdl.models.submodule_calls import forbid_submodule_calls
 from distdl.modules.module import refuse_distributed
@@ -31,10 +34,10 @@ from distdl.parameters.layout import Layout, current_kind
 from distdl.partitions.construction import PartitionLike
 from distdl.partitions.grid import Grid
 from distdl.partitions.partition import Partition
+from distdl.torch_compat.modes import unseen_by_modes
 from distdl.torch_compat.trees import tree_flatten, tree_map_only
 
-_MOST_OPERATIONS = 1 << 15
-"""The most in all programs that a model keeps, about 1 GiB. Two programs stay in any case."""
+VALUES = ("refuse", "agree")
 
 
 class _NotCalledError(RuntimeError, AttributeError):
@@ -44,7 +47,7 @@ class _NotCalledError(RuntimeError, AttributeError):
         super().__init__("distribute: the output_partition is known after the first call of the model")
 
 
-class DistributedModel(WrappedModule):
+class DistributedModel(Container, WrappedModule):
     """A model over partitions, which :func:`distdl.distribute` makes.
 
     Shape:
@@ -62,6 +65,7 @@ class DistributedModel(WrappedModule):
     fallback: str
     as_sequential: bool
     input_partitions: Mapping[str | int, object] | None
+    values: str
     needs_one_name = False
     brings_parameters = False  # programs do, each just before its first use
     program: Program | None
@@ -77,6 +81,7 @@ class DistributedModel(WrappedModule):
         fallback: str = "error",
         as_sequential: bool = False,
         input_partitions: Mapping[str | int, object] | None = None,
+        values: str = "refuse",
     ) -> None:
         Layer.__init__(self, locals())
 
@@ -84,6 +89,7 @@ class DistributedModel(WrappedModule):
 
     def check_options(self) -> None:
         check_choice("distribute", "fallback", self.fallback, FALLBACKS)
+        check_choice("distribute", "values", self.values, VALUES)
         if not isinstance(self.as_sequential, bool):
             raise TypeError(f"distribute: as_sequential={self.as_sequential!r}; it has to be a bool")
         if isinstance(self.module, torch.nn.Module):
@@ -95,8 +101,9 @@ class DistributedModel(WrappedModule):
         forbid_submodule_calls(self.module)
         self._inputs = InputPartitions(self.input_partitions, self.module.forward, self.grid)
         skeleton = Skeleton(self.__dict__["_given"], self.P_x.device)
-        self._builder = ProgramBuilder(skeleton, self.grid, self._requested, self.fallback, self.as_sequential)
-        self._programs: dict[tuple[object, ...], Program] = {}
+        self._builder = ProgramBuilder(skeleton, self.grid, self._requested, self.fallback, self.as_sequential,
+                                       self.values == "agree")  # fmt: skip
+        self._programs = ProgramCache()
         self._snapshot: AttributeSnapshot | None = AttributeSnapshot(self.module, skeleton.model)
         self._orders: list[list[int]] | None = None
         self.program = None
@@ -142,7 +149,7 @@ class DistributedModel(WrappedModule):
 
     def __getstate__(self) -> dict[str, object]:
         """The state without programs, which belong to these parameters: a copy makes its own."""
-        none: dict[str, object] = {"_programs": {}, "program": None, "_snapshot": None, "_held": []}
+        none: dict[str, object] = {"_programs": ProgramCache(), "program": None, "_snapshot": None, "_held": []}
         return self.__dict__ | none | {"_distdl_is_setup": False}
 
     @property
@@ -178,26 +185,6 @@ class DistributedModel(WrappedModule):
         else:
             super().__setattr__(name, value)
 
-    # The modules of a Sequential, by their numbers
-
-    def _container(self) -> torch.nn.Sequential:
-        if hasattr(type(self.module), "__getitem__"):
-            return cast(torch.nn.Sequential, self.module)
-        raise TypeError(f"distribute: a {type(self.module).__name__} has no modules by numbers or keys")
-
-    def __getitem__(self, index: int) -> torch.nn.Module:
-        """A module with its parts of parameters, to freeze it or to give it to an optimizer. Calling it raises."""
-        return self._container()[index]
-
-    def __len__(self) -> int:
-        return len(self._container())
-
-    def __iter__(self) -> Iterator[torch.nn.Module]:
-        return iter(self._container())
-
-    def __bool__(self) -> bool:
-        return True  # also of a model that cannot be counted
-
     # Call
 
     def vote_on(self, agreement: _core.LayerAgreement, args: tuple[object, ...]) -> bool:
@@ -219,15 +206,20 @@ class DistributedModel(WrappedModule):
         inputs = [(input.blocks.shape, self.structure(input.workers, i)[0][1]) for i, input in enumerate(placed)]
         modes = tuple(module.training for module in self.known_modules())
         dtypes = tuple(parameter.dtype for parameter in self.parameters())  # a submodule may have been converted
-        key = (tuple(blocks), tuple(inputs), dtypes, modes, self.autocast, text_of_others(args[0]), self._changes,
-               self._frozen, str(self._orders))  # fmt: skip
-        program = self._programs.pop(key, None)
+        self._kind = (tuple(blocks), tuple(inputs), dtypes, modes, self.autocast, text_of_others(args[0]),
+                      self._changes, self._frozen, str(self._orders))  # fmt: skip
+        self._described = inputs, placed
+        self._use_program(args[0], ())
+
+    def _use_program(self, call: object, outcomes: tuple[object, ...]) -> None:
+        """Find or make the program of this call, whose looks at values begin with these outcomes."""
+        program = self._programs.find(self._kind, outcomes)
         if program is None:
-            program = self._builder.build(self.module, args[0], inputs, placed, self._orders, self.layouts)
-        self.program = self._programs[key] = program  # the last one: those that were not used for longest go first
-        while len(self._programs) > 2 and sum(map(Program.count, self._programs.values())) > _MOST_OPERATIONS:
-            del self._programs[next(iter(self._programs))]
-        self._held = [place_of(self, "parameters", name) for name in self.program.parameters]
+            program = self._builder.build(self.module, call, *self._described, self._orders, self.layouts, outcomes)
+            if not program.plan.recording.is_open:
+                self._programs.keep(self._kind, program)
+        self.program = program
+        self._held = [place_of(self, "parameters", name) for name in program.parameters]
 
     @functools.cached_property
     def _modules_within(self) -> list[torch.nn.Module]:
@@ -271,12 +263,22 @@ class DistributedModel(WrappedModule):
 
     def compute(self, call: object) -> object:
         """Run the program of these tensors."""
-        assert self.program is not None
         assert self._snapshot is not None
-        self.program.use_hooks(self._snapshot.hooks)
-        key = self._drawn_key() if self.program.is_random and not self.as_sequential else None
-        parameters = [held[leaf] for held, leaf in self._held]  # compiled programs replace them
-        return self.program(tensors_in(call), parameters, key)
+        key, outcomes = None, OutcomesOfCall()
+        while True:
+            program = self.program
+            assert program is not None
+            looks = program.looks
+            program.use_hooks([] if program.plan.recording.is_open else self._snapshot.hooks)
+            if key is None and program.is_random and not self.as_sequential:
+                key = self._drawn_key()
+            parameters = [held[leaf] for held, leaf in self._held]  # compiled programs replace them
+            try:
+                return program(tensors_in(call), parameters, key)
+            except OtherOutcomeError as other:
+                first = outcomes.of_first_looks(looks, other)
+            with unseen_by_modes(), self.setting_up():
+                self._use_program(call, first)
 
     def ask_for_gradients(self, result: object) -> None:
         """Let the results that have a derivative ask for gradients."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -14,9 +14,11 @@ from itertools import zip_longest
 import torch
 
 from distdl.models.capture.listing import listing
+from distdl.models.capture.looks import Looks
 from distdl.models.capture.packing import by_parts
 from distdl.models.capture.recording import Node, Recording
 from distdl.models.capture.reordering import Names, in_order_of
+from distdl.models.capture.selections import UNKNOWN_NUMBER
 from distdl.models.capture.skeleton import Skeleton
 from distdl.models.inputs import PlacedInput
 from distdl.models.plan.parameter_splits import packings
@@ -53,6 +55,7 @@ class ProgramBuilder:
         grid: the workers, as P_x says.
         requested: grids and words of modules, by patterns of their names.
         fallback, as_sequential: the options of :func:`distdl.distribute`.
+        agrees: whether the model may look at values, whose outcomes in a call all ranks then agree on.
     """
 
     skeleton: Skeleton
@@ -60,6 +63,8 @@ class ProgramBuilder:
     requested: Mapping[str, Request]
     fallback: str
     as_sequential: bool
+    agrees: bool
+    _looks_at_masks: bool = False
 
     @_without_garbage_collection()
     def build(
@@ -70,6 +75,7 @@ class ProgramBuilder:
         placed: Sequence[PlacedInput],
         orders: Sequence[Sequence[int]] | None,
         layouts: Mapping[str, Layout],
+        outcomes: Sequence[object] = (),
     ) -> Program:
         """The program of a call. Collective over the ranks that construct the model.
 
@@ -80,6 +86,7 @@ class ProgramBuilder:
             placed: where these tensors are.
             orders: the orders of their dimensions in memory.
             layouts: of the parameters, by name.
+            outcomes: of the model's first looks at values.
         """
         self.skeleton.follow(model)
         in_blocks = {name: layout for name, layout in layouts.items() if layout.is_split}
@@ -92,11 +99,11 @@ class ProgramBuilder:
                 layouts=in_blocks,
             )  # fmt: skip
             buffers, packed = Buffers(model), packings(in_blocks)
-            plan = planned(by_parts(self._record(call, inputs, orders, buffers), packed))
+            plan = planned(by_parts(self._record(call, inputs, orders, buffers, outcomes), packed))
             if self.as_sequential and any(step.operation.draw is not None for step in plan.steps):
                 self._refuse_generators_out_of_step()
                 # Numbers are drawn in the order of strides.
-                plan = planned(by_parts(self._record(call, inputs, orders, buffers, real_strides=True), packed))
+                plan = planned(by_parts(self._record(call, inputs, orders, buffers, outcomes, True), packed))
             plan.refuse_unfollowed()
             with compared_once("distribute", self.grid.constructing_ranks()):
                 return Program(plan, [input.blocks for input in placed], buffers, layouts)
@@ -107,6 +114,7 @@ class ProgramBuilder:
         inputs: Sequence[tuple[tuple[int, ...], torch.dtype]],
         orders: Sequence[Sequence[int]] | None,
         buffers: Buffers,
+        outcomes: Sequence[object],
         real_strides: bool = False,
     ) -> Recording:
         """Record the model, and compare the recordings: the programs of all ranks have to fit each other."""
@@ -116,7 +124,9 @@ class ProgramBuilder:
         def record() -> bytes:
             run = torch.compiler.disable(self.skeleton.record)  # compilers may be looking on
             try:
-                recordings.append(run(call, inputs, self._key_of_layer, orders, real_strides, bar))
+                recordings.append(self._with_looks(
+                    partial(run, call, inputs, self._key_of_layer, orders, real_strides, bar), outcomes
+                ))  # fmt: skip
             finally:
                 bar.close()
             return "\n".join(listing(recordings[0])).encode()
@@ -134,6 +144,23 @@ class ProgramBuilder:
         if nodes := unknown_nodes(recordings[0]):
             self._observe(recordings[0], nodes, buffers)
         return recordings[0]
+
+    def _with_looks(self, record: Callable[[Looks | None], Recording], outcomes: Sequence[object]) -> Recording:
+        """A recording of a model that may look at values, without guesses if these lead to an exception."""
+        if not self.agrees:
+            return record(None)
+        guesses = True
+        while True:
+            looks = Looks(outcomes, guesses, self._looks_at_masks)
+            try:
+                return record(looks)
+            except Exception as error:
+                if looks.has_guessed:
+                    guesses = False
+                elif UNKNOWN_NUMBER in str(error) and not self._looks_at_masks:
+                    self._looks_at_masks = True
+                else:
+                    raise
 
     def _refuse_generators_out_of_step(self) -> None:
         all_ranks = self.grid.constructing_ranks()
@@ -158,6 +185,8 @@ class ProgramBuilder:
 
     def _reorder(self, recording: Recording) -> bool:
         """Bring the calls of all ranks into the same order; False if they differ in more than their order."""
+        if recording.looks:
+            return False  # they are numbered
         names = Names(recording)
         text = json.dumps([names.of_results, *names.of_calls])
         of_ranks = [json.loads(own) for own in self.grid.constructing_ranks().gather(text.encode())]

@@ -19,6 +19,7 @@ from typing import TypeVar, cast
 
 import torch
 
+from distdl.models.capture.looks import Looks
 from distdl.models.capture.recording import Arguments, Function, Options, Recording, Value
 from distdl.models.capture.tensors import RecordedTensors
 from distdl.torch_compat.fake import FakeTensor
@@ -43,7 +44,7 @@ _INSTEAD = {
 """Replacements for functions whose results have a shape that depends on values."""
 _OTHERWISE = (
     "Where it only checks, use torch._assert_async; where it chooses, torch.where, or an option of the model that "
-    "leaves the choice out"
+    'leaves the choice out. distdl.distribute(..., values="agree") lets the values of each call choose'
 )
 _OF_SHAPES = {"full_like", "new_full", "new_ones", "new_zeros", "ones_like", "zeros_like"}
 """Functions that need no values of the tensor that they are passed."""
@@ -56,6 +57,7 @@ class KnownValues:
     Args:
         tensors: the tensors of the recording, while it is made.
         buffers: of the model, by name; those that it writes do not count.
+        looks: finds the outcomes of looks at other values; None without.
     """
 
     def __init__(
@@ -63,8 +65,9 @@ class KnownValues:
         recording: Recording,
         tensors: RecordedTensors | None = None,
         buffers: Mapping[str, torch.Tensor] | None = None,
+        looks: Looks | None = None,
     ) -> None:
-        self._recording, self._tensors = recording, tensors
+        self._recording, self._tensors, self._looks = recording, tensors, looks
         self._computed: dict[Value, torch.Tensor | None] = {}
         written = recording.written.keys() | {name for node in recording.nodes for name in node.buffers.values()}
         self._buffers = {name: buffer for name, buffer in (buffers or {}).items() if name not in written}
@@ -83,10 +86,21 @@ class KnownValues:
         if name not in _OF_VALUES or (name == "where" and len(args) + len(kwargs) > 1):
             return NotImplemented
         result = self.call(function, args, kwargs)
-        if result is not NotImplemented or name != "repeat_interleave" or len(args) < 2 or "output_size" in kwargs:
+        if result is not NotImplemented:
             return result
-        repeats = self.of_tensor(args[1])
-        return result if repeats is None else function(*args, **kwargs, output_size=int(really(repeats.sum, (), {})))
+        if name != "repeat_interleave":
+            return self._outcome(function, args, kwargs)
+        if len(args) < 2 or "output_size" in kwargs:
+            return result
+        if (repeats := self.of_tensor(args[1])) is not None:
+            return function(*args, **kwargs, output_size=int(really(repeats.sum, (), {})))
+        return result if self._looks is None else function(*args, **kwargs, output_size=int(args[1].sum()))
+
+    def _outcome(self, function: Function, args: Arguments, kwargs: dict[str, object]) -> object:
+        """The outcome of a look at values of this call; NotImplemented if they may not be looked at."""
+        if self._looks is None or self._tensors is None:
+            return NotImplemented
+        return self._looks.outcome(self._tensors, function, args, kwargs)
 
     def call(self, function: Function, args: Arguments, kwargs: dict[str, object]) -> object:
         """The result of a call of tensors with known values; NotImplemented if any is unknown."""
@@ -100,13 +114,25 @@ class KnownValues:
     def _without_masks(self, index: object) -> object:
         """An index with numbers in place of masks that are known."""
         parts = index if isinstance(index, tuple) else (index,)
-        masks = [self._known_mask(part) for part in parts]
-        if all(mask is None for mask in masks):
+        numbers = [self._numbers_of(part) for part in parts]
+        if all(number is None for number in numbers):
             return index
         return tuple(
-            other for part, mask in zip(parts, masks, strict=True)
-            for other in ((part,) if mask is None else really(mask.nonzero, (), {"as_tuple": True}))
+            other for part, number in zip(parts, numbers, strict=True)
+            for other in ((part,) if number is None else number)
         )  # fmt: skip
+
+    def _numbers_of(self, part: object) -> tuple[object, ...] | None:
+        """Numbers in place of a part of an index that is a mask or has tensors in a slice; None for other parts."""
+        if (mask := self._known_mask(part)) is not None:
+            return really(mask.nonzero, (), {"as_tuple": True})
+        if self._looks is None:
+            return None
+        if isinstance(part, slice) and any(isinstance(end, torch.Tensor) for end in (part.start, part.stop)):
+            return (slice(*(int(end) if isinstance(end, torch.Tensor) else end for end in _ends_of(part))),)
+        if not self._looks.at_masks or not isinstance(part, torch.Tensor) or part.dtype != torch.bool or not part.dim():
+            return None
+        return part.nonzero(as_tuple=True)
 
     def _known_mask(self, part: object) -> torch.Tensor | None:
         """A mask whose values are known while those of other tensors are not; None for all else."""
@@ -160,6 +186,10 @@ class KnownValues:
             return None  # random numbers are others in each call
         results = own[:1] if node.key == "setitem" else tree_flatten(result)[0]
         return [each for each in results if isinstance(each, torch.Tensor)][node.outputs.index(value)].detach()
+
+
+def _ends_of(part: slice) -> tuple[object, object, object]:
+    return part.start, part.stop, part.step
 
 
 def really(function: Callable[..., Result], args: Arguments, kwargs: Options) -> Result:

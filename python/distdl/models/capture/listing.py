@@ -23,6 +23,7 @@ def listing(recording: Recording) -> list[str]:
         if value.constant is not None
     ]
     lines += [_of_node(node) for node in recording.nodes]
+    lines += [f"{look.source}, which looks at {look.args!r}: {look.outcome!r}" for look in recording.looks]
     lines += [f"the results {recording.results!r}", f"for its buffers {recording.written!r}"]
     return [without_addresses(line).replace("\n", " ") for line in lines]
 

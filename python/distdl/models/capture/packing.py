@@ -105,6 +105,9 @@ class _Change:
                 self._join(leaf, last)
         self.changed.results = self._values_in(recording.results)
         self.changed.written = {name: self._replaced.get(value, value) for name, value in recording.written.items()}
+        for look in recording.looks:
+            own, named = tree_map_only(Value, lambda value: self._replaced.get(value, value), (look.args, look.kwargs))
+            self.changed.looks.append(replace(look, args=own, kwargs=named))
         made = {*recording.inputs, *(value for node in self.changed.nodes for value in (*node.inputs, *node.outputs))}
 
         def seen(value: Value) -> Value | None:

@@ -31,11 +31,12 @@ from distdl.models.capture.functions import (
 from distdl.models.capture.interception import FunctionClass, apply_of, end_of_apply, intercepted_calls
 from distdl.models.capture.known_values import KnownValues, is_kept_by_a_function, really, text_of_look
 from distdl.models.capture.layers_of_functions import layer_of
+from distdl.models.capture.looks import Looks
 from distdl.models.capture.memory_order import with_real_strides
 from distdl.models.capture.recording import Arguments, Function, ModuleBoundary, Node, Options, Recording, Target, Value
 from distdl.models.capture.selections import UNKNOWN_NUMBER, Selections
 from distdl.models.capture.source_line import source_line
-from distdl.models.capture.tensors import RecordedTensors
+from distdl.models.capture.tensors import Kept, RecordedTensors
 from distdl.progress_bars import ProgressBar
 from distdl.torch_compat.autograd import number_of_writes
 from distdl.torch_compat.fake import errors_of_missing_values
@@ -66,6 +67,7 @@ class Recorder(TorchFunctionMode):
         real_strides: whether each call also runs with zeros, so that values have the strides of real tensors.
         bar: advances with each call that is recorded.
         earlier: the recorder of an earlier call, of which the model may have kept tensors computed from constants.
+        looks: finds the outcomes of looks at values; None if they are refused.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class Recorder(TorchFunctionMode):
         real_strides: bool = False,
         bar: ProgressBar | None = None,
         earlier: Recorder | None = None,
+        looks: Looks | None = None,
     ) -> None:
         super().__init__()
         self._bar = bar
@@ -92,16 +95,13 @@ class Recorder(TorchFunctionMode):
         self._is_in_call = False
         self._underived: list[torch.Tensor] = []  # by which torch has no derivative of the current call
         self.recording = Recording([self.tensors.new(tensor) for tensor in inputs])
-        self._known = KnownValues(self.recording, self.tensors)
-        self.known_values_of = self._known.of_tensor
+        self._known = KnownValues(self.recording, self.tensors, looks=looks)
+        self.constant_of: Kept = self._known.of_tensor
+        """The values of a tensor that is computed from constants alone; None for others."""
 
     def around_modules(self) -> AbstractContextManager[None]:
         """Record layers, and functions with a derivative of their own, as a whole."""
         return intercepted_calls(self._call_module, self._apply, self._vmap, lambda: not self._is_in_call)
-
-    def constant_of(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """The values of a tensor of this call that is computed from constants alone; None for others."""
-        return self._known.of_tensor(tensor)
 
     # Calls
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from distdl.models.capture import unrecorded
-from distdl.torch_compat.trees import tree_flatten, tree_unflatten
+from distdl.torch_compat.trees import tree_flatten, tree_map_only, tree_unflatten
 
 Function = Callable[..., object]
 Arguments = tuple[Any, ...]
@@ -187,6 +187,34 @@ class ModuleBoundary:
     checkpoint: int
 
 
+@dataclass(frozen=True, eq=False)
+class Look:
+    """A call of a function that returns what depends on values, such as ``bool(x.max() > 5)``.
+
+    Attributes:
+        function: such as ``torch.Tensor.__bool__``.
+        args, kwargs: with values in place of tensors.
+        source: the line of the program in which the call stands.
+        outcome: what the function returns; None if it is not known yet.
+    """
+
+    function: Function
+    args: Arguments
+    kwargs: Options
+    source: str
+    outcome: object = None
+
+    @functools.cached_property
+    def values(self) -> list[Value]:
+        """The tensors of the call, in order."""
+        return [leaf for leaf in tree_flatten((self.args, dict(self.kwargs)))[0] if isinstance(leaf, Value)]
+
+    def outcome_of(self, tensors: Mapping[Value, torch.Tensor]) -> object:
+        """The outcome for these tensors."""
+        args, kwargs = tree_map_only(Value, lambda value: tensors[value], (self.args, dict(self.kwargs)))
+        return self.function(*args, **kwargs)
+
+
 @dataclass
 class Recording:
     """The computation of a model for inputs of certain shapes.
@@ -196,6 +224,7 @@ class Recording:
         nodes: the calls, in order.
         boundaries: the beginnings and ends of calls of modules, in order.
         results: the model's results, with values in place of tensors.
+        looks: at values that are known in a call only, in order.
         written: the final values of buffers that the model writes into, by name.
         derivations: what is known of autograd functions, by their calls.
         observed: the dimensions along which nodes without a rule may be split, or why there is no telling.
@@ -205,10 +234,16 @@ class Recording:
     nodes: list[Node] = field(default_factory=list)
     boundaries: list[ModuleBoundary] = field(default_factory=list)
     results: object = None
+    looks: list[Look] = field(default_factory=list)
     written: dict[str, Value] = field(default_factory=dict)
     derivations: dict[str, object] = field(default_factory=dict)
     observed: dict[Node, tuple[CommonDim, ...] | Exception] = field(default_factory=dict)
     _producers: dict[Value, Node] = field(default_factory=dict, repr=False)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the recording ends with a look whose outcome is not known."""
+        return bool(self.looks) and self.looks[-1].outcome is None
 
     def add(self, node: Node) -> None:
         """Append a call."""

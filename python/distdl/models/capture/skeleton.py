@@ -10,6 +10,7 @@ import torch
 
 from distdl.models.capture import unrecorded
 from distdl.models.capture.assignments import take_over
+from distdl.models.capture.looks import Looks, OpenLookError
 from distdl.models.capture.memory_order import strides_in
 from distdl.models.capture.recorder import Recorder
 from distdl.models.capture.recording import Recording, Value
@@ -75,6 +76,7 @@ class Skeleton:
         orders: Sequence[Sequence[int]] | None = None,
         real_strides: bool = False,
         bar: ProgressBar | None = None,
+        looks: Looks | None = None,
     ) -> Recording:
         """Record the computation of the model.
 
@@ -85,6 +87,7 @@ class Skeleton:
             orders: the orders of the dimensions of the inputs in memory; by default row-major.
             real_strides: whether each call also runs with zeros, so that values have the strides of real tensors.
             bar: advances with each call that is recorded.
+            looks: finds the outcomes of looks at values; None if they are refused.
 
         Raises:
             NotImplementedError: if the computation depends on the values of a tensor, or the model changes itself in a
@@ -99,7 +102,9 @@ class Skeleton:
             (shape, strides_in(order, shape), dtype) for (shape, dtype), order in zip(inputs, orders, strict=True)
         ]
         try:
-            recorder = self._recorded(call, described, key_of_layer, real_strides, bar)
+            recorder = self._recorded(call, described, key_of_layer, real_strides, bar, looks=looks)
+            if recorder.recording.is_open:
+                return with_transposed_linear(recorder.recording)
             if unrecorded.drawn_outside_of_torch() != other_generators:
                 raise NotImplementedError(
                     "the model draws random numbers of Python or NumPy, and a call is recorded once; draw them by torch"
@@ -118,7 +123,7 @@ class Skeleton:
                 for name, values in caches.items():
                     path, _, leaf = name.rpartition(".")
                     vars(self.model.get_submodule(path))["_buffers"][leaf] = values
-                recorder = self._recorded(call, described, key_of_layer, real_strides, bar, recorder)
+                recorder = self._recorded(call, described, key_of_layer, real_strides, bar, recorder, looks)
                 if new := [*self._caches]:
                     raise NotImplementedError(f"the model gives its buffer {new[0]} another shape in each call")
                 self._refuse_counters(after_first)
@@ -137,6 +142,7 @@ class Skeleton:
         real_strides: bool,
         bar: ProgressBar | None,
         earlier: Recorder | None = None,
+        looks: Looks | None = None,
     ) -> Recorder:
         with self._mode, torch.inference_mode(False):
             fakes = [_input(shape, strides, dtype, self.device) for shape, strides, dtype in inputs]
@@ -156,14 +162,19 @@ class Skeleton:
             real_strides,
             bar,
             earlier,
+            looks,
         )
         # Set-ups run without function modes, and compiled programs without autograd; the recorder needs both.
         with (
             with_functions(), torch.inference_mode(False), autograd_again(), torch.enable_grad(),
             torch.compiler.set_stance("force_eager"), self._mode, recorder.around_modules(), without_log(),
         ):  # fmt: skip
-            with recorder:
-                results = self.model(*args, **kwargs)
+            recorder.recording.looks = [] if looks is None else looks.begin()
+            try:
+                with recorder:
+                    results = self.model(*args, **kwargs)
+            except OpenLookError:
+                return recorder
             recorder.recording.results = recorder.tensors.results(results)
         recorder.recording.written.update(self._written(recorder))
         return recorder
@@ -200,7 +211,7 @@ class Skeleton:
             if value is None or tensor is before.get(name):
                 continue
             has_other_shape = value.shape != self.buffer_shapes.get(name)
-            if has_other_shape and name not in in_state and (values := recorder.known_values_of(tensor)) is not None:
+            if has_other_shape and name not in in_state and (values := recorder.constant_of(tensor)) is not None:
                 self._caches[name] = values
                 continue
             if value.is_differentiable:

@@ -51,7 +51,7 @@ def with_transposed_linear(recording: Recording) -> Recording:
 
 def _with(recording: Recording, instead: dict[Node, Node | None]) -> Recording:
     """The recording with other nodes, or none, in place of some."""
-    changed = Recording(recording.inputs, results=recording.results, written=recording.written)
+    changed = Recording(recording.inputs, results=recording.results, looks=recording.looks, written=recording.written)
     places = []
     for node in recording.nodes:
         places.append(len(changed.nodes))

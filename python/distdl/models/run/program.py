@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import cast
@@ -9,13 +10,14 @@ from typing import cast
 import torch
 
 from distdl.models.capture.assignments import Hook
-from distdl.models.capture.recording import ModuleBoundary, Run, Value
+from distdl.models.capture.recording import Look, ModuleBoundary, Run, Value
 from distdl.models.operations.placement import Blocks, Placement
 from distdl.models.plan.planning import Plan, PlanStep
 from distdl.models.plan.redistribution import ReadRegions, Redistribution, connected_empty
 from distdl.models.run.buffers import BufferBroadcast
 from distdl.models.run.computation import local_computation, on_a_copy
 from distdl.models.run.hooks import HookFailures, ObservedCall
+from distdl.models.run.outcomes import OutcomeCheck, undone_for_another
 from distdl.models.run.parameter_buckets import results_reached, with_transports
 from distdl.models.run.result_on_all_ranks import ResultOnAllRanks
 from distdl.models.run.steps import Step, free_after_last_use, group_checkpoints, run_steps
@@ -63,6 +65,7 @@ class Program:
         self._in_own_memory: dict[Value, int] = {}  # for values that share no memory, the checkpoint that returns them
         self._key_slots: list[int] = []
         recording = plan.recording
+        self._checks = {look.values[-1]: (number, look) for number, look in enumerate(recording.looks)}
         self.inputs = [self._slot(value) for value in recording.inputs]
         for value, source in zip(recording.inputs, arrived, strict=True):
             self._add_input(value, source)
@@ -75,6 +78,7 @@ class Program:
             self._add_observed_calls(boundaries, place)
             self._checkpoint = step.node.checkpoint
             self._add_plan_step(step)
+            self._add_outcome_checks(step)
         self._add_observed_calls(boundaries, len(plan.steps))
         self._checkpoint = 0
         self._written_slots = [(self._replicated(value), name) for name, value in recording.written.items()]
@@ -188,6 +192,22 @@ class Program:
         if BufferBroadcast.is_needed(step, buffers, self._like):
             self._append(BufferBroadcast(step, buffers, self._like), (), ())
 
+    def _add_outcome_checks(self, step: PlanStep) -> None:
+        """Append a step that compares the outcome of a look, once its last value is there."""
+        for value in step.node.outputs:
+            if value not in self._checks:
+                continue
+            number, look = self._checks[value]
+            replications = [self._on_all_ranks(each) for each in look.values]
+            self._append(OutcomeCheck(number, look, replications), tuple(self._slots[x] for x in look.values), ())
+
+    def _on_all_ranks(self, value: Value) -> Run:
+        """A function that brings a value to every rank that calls the model."""
+        place = self.plan.placement(value)
+        source = place if isinstance(place, Blocks) else Blocks.of_one(self._like.ranks[0], value.shape)
+        regions = ReadRegions.whole(self._like.constructors)
+        return self._from_blocks(Redistribution("distribute", source, regions, value.shape, self._like), source)
+
     def _add_observed_calls(self, calls: deque[ModuleBoundary], place: int) -> None:
         """Append steps that call the hooks of the modules whose calls begin or end before this step of the plan."""
         while calls and calls[0].place == place:
@@ -207,6 +227,15 @@ class Program:
     def count(self) -> int:
         """The number of operations that were recorded."""
         return len(self.plan.steps)
+
+    @property
+    def looks(self) -> list[Look]:
+        """Looks at values, with the outcomes for which this program was made."""
+        return self.plan.recording.looks
+
+    def _written_by_layers(self) -> list[torch.Tensor]:
+        names = dict.fromkeys(name for step in self.plan.steps for name in step.node.buffers.values())
+        return [self._buffers[name] for name in names if name in self._buffers]
 
     @property
     def is_random(self) -> bool:
@@ -233,7 +262,10 @@ class Program:
             values[slot] = buffer.clone() if is_copied else buffer
         for number, slot in enumerate(self._key_slots):
             values[slot] = None if key is None else key_of_part(key, number)
-        run_steps(self.steps, values)
+        draws = key is None and self.is_random
+        with undone_for_another(self._written_by_layers(), draws) if self._checks else contextlib.nullcontext():
+            self._failures.first = None
+            run_steps(self.steps, values)
         self._failures.raise_first()
         for slot, name in self._written_slots:
             buffer = self._buffers[name]

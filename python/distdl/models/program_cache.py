@@ -1,0 +1,63 @@
+"""Keep the programs of a model."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+from distdl.models.capture.looks import text_of_outcome
+from distdl.models.run.program import Program
+
+_MOST_OPERATIONS = 1 << 15
+"""The most in all programs that a model keeps, about 1 GiB. Two programs stay in any case."""
+_MANY_OUTCOMES = 16
+
+
+def _text_of_many(programs: Sequence[Program]) -> str:
+    looks = {look.source: {text_of_outcome(other.outcome) for each in programs for other in each.looks
+                           if other.source == look.source} for look in programs[-1].looks}  # fmt: skip
+    source, outcomes = max(looks.items(), key=lambda item: len(item[1]))
+    return (
+        f"distribute: the model looks at values at {source}, and calls have found {len(outcomes)} outcomes. It is "
+        "recorded anew for each. A tensor in place of a number, and torch.where in place of a branch, need one record"
+    )
+
+
+class ProgramCache:
+    """Programs by the kinds of their calls, such as shapes and modes. Those that were not used for longest go first."""
+
+    def __init__(self) -> None:
+        self._programs: dict[object, list[Program]] = {}  # both in the order of their last uses
+
+    def find(self, kind: object, outcomes: Sequence[object] = ()) -> Program | None:
+        """The program of this kind that was used last, of those whose looks at values begin with these outcomes."""
+        of_kind = self._programs.pop(kind, None)
+        if of_kind is None:
+            return None
+        self._programs[kind] = of_kind
+        texts = [*map(text_of_outcome, outcomes)]
+        for program in reversed(of_kind):
+            if [text_of_outcome(look.outcome) for look in program.looks[: len(texts)]] == texts:
+                of_kind.remove(program)
+                of_kind.append(program)
+                return program
+        return None
+
+    def keep(self, kind: object, program: Program) -> None:
+        """Keep a program, which is in use."""
+        of_kind = self._programs.setdefault(kind, [])
+        of_kind.append(program)
+        if len(of_kind) == _MANY_OUTCOMES:
+            warnings.warn(_text_of_many(of_kind), stacklevel=2)
+        while len(self) > 2 and sum(each.count() for own in self._programs.values() for each in own) > _MOST_OPERATIONS:
+            first = next(iter(self._programs))
+            del self._programs[first][0]
+            if not self._programs[first]:
+                del self._programs[first]
+
+    def __len__(self) -> int:
+        return sum(map(len, self._programs.values()))
+
+    def clear(self) -> None:
+        """Forget all programs."""
+        self._programs.clear()

@@ -1,0 +1,89 @@
+"""Compare what a model looks at in a call with what its program was made for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from distdl.models.capture.looks import text_of_outcome
+from distdl.models.capture.recording import Look
+
+_MOST_REPEATS = 4
+
+
+class OtherOutcomeError(Exception):
+    """A look has another outcome than in the program, on all ranks.
+
+    Attributes:
+        number: of the look.
+        outcome: in this call.
+    """
+
+    def __init__(self, number: int, outcome: object) -> None:
+        super().__init__(f"distribute: look {number} has the outcome {outcome!r}")
+        self.number, self.outcome = number, outcome
+
+
+class OutcomesOfCall:
+    """Collects the outcomes that a call has found, until a program has all of them."""
+
+    def __init__(self) -> None:
+        self._last, self._repeats = -1, 0
+
+    def of_first_looks(self, looks: Sequence[Look], other: OtherOutcomeError) -> tuple[object, ...]:
+        """The outcomes of the first looks of this call.
+
+        Raises:
+            RuntimeError: if a look has found one outcome after another.
+        """
+        self._repeats += other.number <= self._last
+        self._last = other.number
+        if self._repeats > _MOST_REPEATS:
+            raise RuntimeError(
+                f"distribute: the values at {looks[other.number].source} are others each time that they are computed "
+                "within one call, so no program fits them"
+            )
+        return (*(look.outcome for look in looks[: other.number]), other.outcome)
+
+
+class OutcomeCheck:
+    """Looks at values, which every rank receives, and raises if the outcome is another one than in the program.
+
+    Args:
+        number: of the look among those of the program.
+        replications: functions that bring the tensors of the look to every rank. Calling is collective like they are.
+    """
+
+    def __init__(self, number: int, look: Look, replications: Sequence[Callable[[torch.Tensor], torch.Tensor]]) -> None:
+        self._number, self._look, self._replications = number, look, replications
+        self._expected = text_of_outcome(look.outcome)
+
+    @torch.no_grad()
+    def __call__(self, *tensors: torch.Tensor) -> tuple[()]:
+        wholes = [bring(x) for bring, x in zip(self._replications, tensors, strict=True)]
+        outcome = self._look.outcome_of(dict(zip(self._look.values, wholes, strict=True)))
+        if self._look.outcome is None or text_of_outcome(outcome) != self._expected:
+            raise OtherOutcomeError(self._number, outcome)
+        return ()
+
+
+@contextmanager
+def undone_for_another(buffers: Sequence[torch.Tensor], draws: bool) -> Iterator[None]:
+    """Give buffers their values again, and torch's generator its state, if a look has another outcome.
+
+    Args:
+        draws: whether numbers are drawn from the generator.
+    """
+    before = [(buffer, buffer.clone()) for buffer in buffers]
+    state = torch.get_rng_state() if draws else None
+    try:
+        yield
+    except OtherOutcomeError:
+        with torch.no_grad():
+            for buffer, values in before:
+                buffer.copy_(values)
+        if state is not None:
+            torch.set_rng_state(state)
+        raise
