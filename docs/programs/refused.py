@@ -65,4 +65,6 @@ def show(model: torch.nn.Module | Callable[..., object], **options: str) -> None
 
 for model in (branches, chooses, selects, masks, Counting(), CountingInBuffer(), distances):
     show(model)
+show(branches, values="agree")
+show(selects, values="agree")
 show(distances, fallback="gather")

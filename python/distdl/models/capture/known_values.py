@@ -44,7 +44,7 @@ _INSTEAD = {
 """Replacements for functions whose results have a shape that depends on values."""
 _OTHERWISE = (
     "Where it only checks, use torch._assert_async; where it chooses, torch.where, or an option of the model that "
-    'leaves the choice out. distdl.distribute(..., values="agree") lets the values of each call choose'
+    'leaves the choice out; with values="agree" the values of each call decide'
 )
 _OF_SHAPES = {"full_like", "new_full", "new_ones", "new_zeros", "ones_like", "zeros_like"}
 """Functions that need no values of the tensor that they are passed."""
@@ -98,7 +98,8 @@ class KnownValues:
 
     def _outcome(self, function: Function, args: Arguments, kwargs: dict[str, object]) -> object:
         """The outcome of a look at values of this call; NotImplemented if they may not be looked at."""
-        if self._looks is None or self._tensors is None:
+        has_tensors = any(isinstance(leaf, FakeTensor) for leaf in tree_flatten((args, kwargs))[0])
+        if self._looks is None or self._tensors is None or not has_tensors:
             return NotImplemented
         return self._looks.outcome(self._tensors, function, args, kwargs)
 

@@ -34,8 +34,11 @@ def rows() -> dict[str, Row]:
             Wrong({"inputs": None}, ValueError, "the key 'inputs'"),
             Wrong({"input": [99]}, ValueError, "P_x has"),
         ],
+        "values": [Wrong("ask", ValueError, "values='ask'"), Wrong(True, ValueError, "values=True")],
     }
-    another = {"fallback": "gather", "as_sequential": True, "input_partitions": {"input": None}}
+    another = {
+        "fallback": "gather", "as_sequential": True, "input_partitions": {"input": None}, "values": "agree",
+    }  # fmt: skip
     roots = [Wrong(-1, ValueError, "root=-1"), Wrong(99, ValueError, "root=99"), Wrong("a", TypeError, "str")]
     return {
         "distribute": Row(
