@@ -341,7 +341,7 @@ def test_models_may_have_attributes_of_any_name():
 
 
 def test_programs_that_were_not_used_for_longest_are_forgotten(monkeypatch):
-    monkeypatch.setattr("distdl.models.model._MOST_OPERATIONS", 6)
+    monkeypatch.setattr("distdl.models.program_cache._MOST_OPERATIONS", 6)
     P_x = grid(P_world, [job.size, 1])
     model = distdl.distribute(torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Tanh()), P_x)
 
