@@ -9,10 +9,10 @@ import distdl
 from distdl.models.capture.memory_order import order_of, strides_in
 from distdl.models.capture.skeleton import Skeleton
 from distdl.models.rules.applied_layer import key_of_layer
-from models.test_rules import CASES
 from support.blocks import grid
 from support.models import Function
 from support.ranks import job
+from support.rules import CASES
 
 P_world = distdl.Partition(job)
 
