@@ -10,9 +10,9 @@ OPERATORS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==",
 # In an expression of C++, which clang-format has laid out: an operator, a bound, a rank, an argument.
 CORE = [
     (r" (<=?|>=?|==|!=|[-+*/%|]|&&|\|\|) ", lambda match: f" {OPERATORS[match[1]]} "),
-    (r"!(?=[\w(])", lambda match: ""),
+    (r"!(?=[\w(])", lambda match: "!!"),
     (r"\b[01]\b(?![.\w])", lambda match: str(1 - int(match[0]))),
-    (r"\b(rank|root|peer|source|to|other|first|last)\b(?!\(|\.|->|::)", lambda match: f"({match[0]} ^ 1)"),
+    (r"(?<![\w.>])(rank|root|peer|source|to|other|first|last)\b(?!\(|\.|->|::)", lambda match: f"({match[0]} ^ 1)"),
     (r"[\w.>-]*\brank\(\)", lambda match: f"({match[0]} ^ 1)"),
     (r"\((\w+), (\w+)\)", lambda match: f"({match[2]}, {match[1]})"),
     (r", [\w.]+\)", lambda match: ")"),
