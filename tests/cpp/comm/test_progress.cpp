@@ -135,6 +135,26 @@ TEST(the_thread_can_be_turned_off_and_on_while_it_works) {
   CHECK_EQ(done, kMany);
 }
 
+TEST(the_thread_waits_while_a_task_is_at_work_elsewhere) {
+  std::atomic<bool> at_work = false, at_the_same_time = false;
+  std::thread([&] {  // which has no progress thread yet
+    const auto caller = comm::progress_of_this_thread();
+    comm::set_progress_thread(false);
+    comm::start([&] {  // so that it is done here
+      at_work = true;
+      std::thread([&] {
+        const comm::InPlaceOf scope(caller);
+        comm::set_progress_thread(true);
+        comm::start([&] { at_the_same_time = at_work.load(); });
+      }).join();
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      at_work = false;
+    });
+  }).join();
+  comm::finish_all();
+  CHECK(!at_the_same_time);
+}
+
 TEST(it_is_patient_while_nobody_waits) {
   CHECK(!comm::patient());
   std::atomic<bool> looked = false, was_patient = false;

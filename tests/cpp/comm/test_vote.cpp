@@ -13,6 +13,8 @@
 #include "comm/gather_texts.hpp"
 #include "comm/last_call.hpp"
 #include "comm/vote.hpp"
+#include "comm/waiting.hpp"
+#include "comm/watchdog.hpp"
 
 using namespace distdl::comm;
 using distdl::base::hash_of;
@@ -73,6 +75,43 @@ TEST(votes_are_counted_where_others_are_asked) {
   const auto alone = communicator(MPI_COMM_WORLD, std::vector<int>{rank()});
   vote(*alone, {.call = 7});
   CHECK_EQ(alone->votes(), 0);
+  agree_on_freeing({everyone()});  // which frees nothing
+  CHECK_EQ(everyone()->votes() - before_here, size() > 1 ? 2 : 0);
+}
+
+TEST(an_operation_is_described_until_the_next_one_of_its_thread) {
+  const auto& activity = this_thread().activity;
+  {
+    const Operation outer({.name = "Broadcast", .number = 3, .pass = ", backward"});
+    CHECK_EQ(activity.text(), std::string("Broadcast number 3, backward"));
+    {
+      const Operation inner("a part of it");
+      CHECK_EQ(activity.text(), std::string("a part of it"));
+    }
+    CHECK_EQ(activity.text(), std::string("Broadcast number 3, backward"));
+  }
+  CHECK_EQ(activity.text(), std::string("Broadcast number 3, backward"));
+}
+
+TEST(a_communicator_is_freed_with_its_parent) {
+  MPI_Comm parent = MPI_COMM_NULL;
+  MPI_Comm_dup(MPI_COMM_WORLD, &parent);
+  const auto before = live_communicators();
+  const auto made = communicator(parent);
+  CHECK_EQ(live_communicators(), before + 1);
+  MPI_Comm_free(&parent);
+  CHECK_EQ(live_communicators(), before);
+  CHECK_THROWS(made->handle(), "was freed");
+}
+
+TEST(only_some_ranks_debug) {
+  MPI_Comm parent = MPI_COMM_NULL;
+  MPI_Comm_dup(MPI_COMM_WORLD, &parent);
+  set_debugging(rank() == 0);
+  if (size() > 1) CHECK_THROWS(communicator(parent), "DISTDL_DEBUG is set on some ranks");
+  set_debugging(false);
+  CHECK_EQ(communicator(parent)->size(), size());
+  MPI_Comm_free(&parent);
 }
 
 TEST(tags_within_layers_rise_from_those_of_votes) {

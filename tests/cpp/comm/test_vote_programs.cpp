@@ -1,14 +1,18 @@
 // All that up to three ranks may do in a few calls, each followed by the end of the rank's program: no rank waits for
 // ever, no message stays under way or is taken for another, and all ranks learn the same. See docs/round_trips.rst.
 #include <array>
+#include <chrono>
 #include <cstdlib>
 #include <map>
 #include <string>
 
 #include "../mpi_job.hpp"
+#include "comm/ending.hpp"
 #include "comm/gather_texts.hpp"
 #include "comm/last_call.hpp"
+#include "comm/status_query.hpp"
 #include "comm/vote.hpp"
+#include "comm/waiting.hpp"
 
 using namespace distdl::comm;
 using mpi_job::everyone;
@@ -118,6 +122,16 @@ TEST(nothing_is_under_way) {
     MPI_Allreduce(MPI_IN_PLACE, &there, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
   }
   CHECK_EQ(there, 0);
+}
+
+TEST(a_rank_at_its_end_tells_the_others_and_asks_them_no_more) {  // the last test, as there is no way back
+  if (rank() != 0) {
+    CHECK(vote(*everyone(), {.call = 7}).disagreement == Disagreement::call);
+    CHECK_EQ(gather_texts(*everyone(), "a call").front(), std::string(kEndOfProgram));
+  }
+  end_of_program();
+  const auto describe = [] { return Status{"is at its end", {}}; };
+  CHECK(query_status(everyone().get(), -1, std::chrono::milliseconds(0), describe).ranks.empty());
 }
 
 MPI_JOB_ENDS

@@ -162,6 +162,10 @@ def test_debugging_raises_where_others_do_not_come():
         step() if rank == 0 else evaluate()
     except RuntimeError as error:
         print(error, flush=True)
+        try:
+            step()
+        except RuntimeError as refused:
+            print(refused, flush=True)
         time.sleep(1)  # mpiexec forgets what it has not read when the job is aborted
         MPI.COMM_WORLD.Abort(7)
     """
@@ -169,6 +173,7 @@ def test_debugging_raises_where_others_do_not_come():
     status, said = ends(program, DISTDL_DEBUG="1", DISTDL_WATCHDOG="1")
     assert status == 7
     assert "rank 1: is in no operation; the last one was AllSumReduce number 1, at <string>:15 in evaluate" in said
+    assert "an earlier call on these ranks was given up" in said
 
 
 def test_debugging_checks_what_the_program_wants_unchecked():
