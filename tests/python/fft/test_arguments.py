@@ -32,6 +32,16 @@ def test_booleans_are_refused(P_world, options):
         distdl.fft.fft(torch.ones(2, 3), P_x, **options)
 
 
+@pytest.mark.parametrize("function", ["fftn", "rfftn", "irfftn", "hfftn"])
+def test_minus_one_is_the_size_of_the_input(P_world, function):
+    P_x = grid(P_world, [P_world.size, 1])
+    x = torch.randn(4, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    for sizes in ((5, -1), (-1, 5), (-1, -1)):
+        expected = getattr(torch.fft, function)(x, sizes)
+        y = getattr(distdl.fft, function)(block_of(x, P_x), P_x, sizes)
+        assert torch.allclose(y, block_of(expected, P_x))
+
+
 @pytest.mark.parametrize("size", [2**40, 2**62])
 @pytest.mark.parametrize("dim", [0, 1])
 def test_sizes_that_no_worker_has_the_memory_for(P_world, size, dim):

@@ -1,5 +1,8 @@
 """A mistake on a rank raises the same exception on all ranks within a second, and loses nothing."""
 
+import importlib
+import zipfile
+
 import pytest
 import torch
 from mpi4py import MPI
@@ -205,6 +208,19 @@ def test_create_graph_on_some_ranks(P_world):
         RuntimeError,
         "disabled on others",
         lambda: torch.autograd.grad(y, x, gradient, create_graph=job.rank != 0),
+    )
+
+
+@more_than_one_rank
+def test_the_line_of_a_module_in_an_archive(P_world, tmp_path, monkeypatch):
+    """Which only the loader of the module can read."""
+    with zipfile.ZipFile(tmp_path / "archive.zip", "w") as archive:
+        archive.writestr("archived.py", "def call(layer, x):\n    return layer(x)\n")
+    monkeypatch.syspath_prepend(tmp_path / "archive.zip")
+    archived = importlib.import_module("archived")
+    layers, x = [dnn.AllSumReduce(P_world, [0]) for _ in range(2)], torch.ones(2)
+    raises_everywhere(
+        RuntimeError, r"2 in call: return layer\(x\)", lambda: archived.call(layers[int(job.rank == 0)], x)
     )
 
 

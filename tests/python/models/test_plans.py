@@ -174,5 +174,6 @@ def test_plans_that_cannot_be_followed_are_refused_on_all_ranks():
         ours = distdl.distribute(model, P_x, plan={pattern: grid(P_world, [1, 1, n])})
         x = distdl.scatter(torch.ones(2, 6, 4), P_x)
         raises_everywhere(ValueError, "cannot be followed: Softmax in 2", lambda ours=ours, x=x: ours(x))
+    distdl.distribute(model, P_x, plan={"2": P_x})(x)  # along the other dimensions it can
     ours = distdl.distribute(model, P_x, plan={"*": grid(P_world, [1, 1, n])})  # by Linear and ReLU
     assert distdl.gather(ours(distdl.scatter(torch.ones(2, 6, 4), P_x)), ours.output_partition) is not None

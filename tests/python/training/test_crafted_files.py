@@ -243,6 +243,16 @@ def test_what_is_no_regular_file(P_world, folder):
         raises_everywhere(OSError, "is not a regular file", lambda path=path: distdl.load(path, model))
 
 
+@pytest.mark.ranks(1, 2)
+def test_a_dtype_that_torch_does_not_have(P_world, folder):
+    header = json.dumps({"weight": {"dtype": "F6_E3M2", "shape": [4], "data_offsets": [0, 3]}}).encode()
+    if job.rank == 0:
+        (folder / "six bits").write_bytes(len(header).to_bytes(8, "little") + header + bytes(3))
+    job.Barrier()
+    model = Twins(P_world).model
+    raises_everywhere(ValueError, "dtype F6_E3M2, which torch", lambda: distdl.load(folder / "six bits", model))
+
+
 COMPLEX = {
     "complex64 in float32": (torch.complex64, torch.float32, (), (), False),
     "complex128 in float64": (torch.complex128, torch.float64, (), (2,), False),

@@ -31,6 +31,7 @@ LAYERS = {
     "weight_norm of before": (layer(lambda: torch.nn.utils.weight_norm(torch.nn.Conv2d(4, 3, 3))), IMAGE),
     "weight_norm": (layer(lambda: weight_norm(torch.nn.Conv2d(4, 3, 3))), IMAGE),
     "batch_norm in evaluation": (lambda x: F.batch_norm(x, numbers(4), numbers(4).exp(), numbers(4)), IMAGE),
+    "BatchNorm2d": (layer(lambda: torch.nn.BatchNorm2d(4)), IMAGE),
     "instance_norm": (lambda x: F.instance_norm(x), IMAGE),
     "group_norm": (lambda x: F.group_norm(x, 2, numbers(4), numbers(4)), IMAGE),
     "layer_norm": (lambda x: F.layer_norm(x, (5,), numbers(5)), IMAGE),
