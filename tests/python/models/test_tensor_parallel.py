@@ -63,7 +63,8 @@ class Language(torch.nn.Module):
 
 
 def tokens(batch=2, length=7, vocabulary=11):
-    ids = torch.randint(vocabulary, (batch, length + 1), generator=torch.Generator().manual_seed(1))
+    """Ids of all kinds, with the first and the last of each worker's part of the vocabulary."""
+    ids = (3 * torch.arange(batch * (length + 1)) % vocabulary).reshape(batch, length + 1)
     labels = ids[:, 1:].clone()
     labels[0, 2] = -100
     return ids[:, :-1].contiguous(), labels
