@@ -1,6 +1,7 @@
 """Layers in compiled and exported programs: the numbers, votes and mistakes of calls, in one graph."""
 
 import copy
+import weakref
 
 import pytest
 import torch
@@ -18,6 +19,17 @@ pytestmark = [
     pytest.mark.ranks(1, 2),
     pytest.mark.usefixtures("fresh_compiler"),
 ]
+
+
+def test_a_tensor_keeps_an_object_for_as_long_as_it_lives():
+    kept = torch.nn.Module()
+    watched = weakref.ref(kept)
+    holder = _core.holder_of(kept)
+    alias = holder.detach()
+    del kept, holder
+    assert _core.held_by(alias) is watched()
+    del alias
+    assert watched() is None
 
 
 class Network(torch.nn.Module):

@@ -37,9 +37,9 @@ def prints(said):
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_a_signal_for_one_rank_stops_all_at_the_same_step(number, ranks):
     program = f"""
-        layer = distdl.nn.AllSumReduce(P, [0])
+        layer, loss = distdl.nn.AllSumReduce(P, [0]), distdl.nn.DistributedMSELoss(P)
         for step in range(10):
-            layer(torch.ones(3))
+            loss(layer(torch.ones(3)), torch.ones(3))  # within which a signal would wait
             if step == 4:
                 ask(signal.{number})
             if distdl.stop_requested():
