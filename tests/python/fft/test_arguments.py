@@ -7,6 +7,7 @@ import torch
 import distdl
 from support.blocks import block_of, grid
 from support.ranks import raises_everywhere
+from support.tensors import same_bits
 
 pytestmark = pytest.mark.ranks(1, 2)
 
@@ -53,3 +54,11 @@ def test_sizes_that_no_worker_has_the_memory_for(P_world, size, dim):
         RuntimeError, "fft: a block of the result has the shape", lambda: distdl.fft.fft(x, P_x, size, dim)
     )
     assert torch.equal(distdl.fft.ifft(distdl.fft.fft(x, P_x, dim=dim), P_x, dim=dim).real, x)
+
+
+def test_gradients_of_shifts_keep_the_signs_of_zeros(P_world):
+    """They are moved, as torch moves them, and not added up."""
+    P_x = grid(P_world, [P_world.size])
+    block = block_of(torch.arange(6.0), P_x).requires_grad_()
+    distdl.fft.fftshift(block, P_x).backward(torch.full_like(block, -0.0))
+    assert same_bits(block.grad, torch.full_like(block, -0.0))

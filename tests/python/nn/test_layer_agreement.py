@@ -136,6 +136,17 @@ def test_differences_raise_on_all_ranks(everyone):
     assert not changed_by(agreement, x, x)
 
 
+@pytest.mark.mpi(min_size=2)
+def test_gradients_that_are_disabled_within_a_call_on_some_ranks(everyone, total_of):
+    agreement, x = agreement_on(everyone), torch.ones(2, requires_grad=True)
+
+    def mixed():
+        with call(agreement, x), torch.set_grad_enabled(job.rank == 0):
+            total_of(x)
+
+    raises_everywhere(RuntimeError, "AllSumReduce: gradients are asked for on some ranks and disabled on others", mixed)
+
+
 def test_shapes_of_parameters(everyone):
     agreement, x = agreement_on(everyone), torch.ones(2)
     agreement.expect("weight", [2], False)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.autograd import forward_ad
 
+import distdl
 import distdl.nn as dnn
 from distdl import _core
 from support.blocks import block_of, grid
@@ -54,6 +55,19 @@ def test_ranks_without_gradients_take_part_in_those_of_the_others(P_world, kind)
     assert (block.grad is not None) == (P_x.rank == 0)
     if P_x.rank == 0:
         torch.testing.assert_close(block.grad, block_of(whole.grad, P_x))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_that_are_asked_for_without_the_structure_check(P_world, kind):
+    P_x = grid(P_world, [1, job.size])
+    x = torch.linspace(-1, 2, 6 * job.size, dtype=torch.float64).square().view(2, -1)
+    layer, block = dnn.SEQUENTIAL[kind](P_x, 1), block_of(x, P_x)
+    with distdl.structure_check(False):
+        for _ in range(2):  # the first call votes
+            layer(block)
+        layer(block.requires_grad_()).pow(3).sum().backward()
+    kind(1)(x.requires_grad_()).pow(3).sum().backward()
+    torch.testing.assert_close(block.grad, block_of(x.grad, P_x))
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
