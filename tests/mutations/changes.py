@@ -56,10 +56,11 @@ def core_changes(source):
             for match in re.finditer(pattern, blank[begin:end]):
                 old, at = code[begin:end], slice(*match.span())
                 new = old[: at.start] + replace(match) + old[at.stop :]
+                where = "" if len(old) > 15 else f" in {code.strip()}"
                 yield (
                     number,
                     number,
-                    f"{old} -> {new}",
+                    f"{old} -> {new}{where}",
                     lambda i, c=code, b=begin, e=end, n=new: f"{c[:b]}(M({i}) ? ({n}) : ({c[b:e]})){c[e:]}",
                 )
 

@@ -150,7 +150,8 @@ TEST(the_thread_waits_while_a_task_is_at_work_elsewhere) {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
       at_work = false;
     });
-  }).join();
+  })
+      .join();
   comm::finish_all();
   CHECK(!at_the_same_time);
 }

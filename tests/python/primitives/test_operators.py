@@ -248,6 +248,11 @@ def test_structure_check_off(P_world, make):
                 case.operator(x.float())
 
 
+def test_as_many_dimensions_as_are_allowed(P_world):
+    x = torch.ones([1] * 32)
+    assert torch.equal(distdl.nn.AllSumReduce(P_world, [0])(x), x * job.size)
+
+
 @every_operator
 def test_zero_batch(P_world, make):
     """Tensors of no elements, of the same number of dimensions, pass through every operator that takes any blocks."""
