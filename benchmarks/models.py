@@ -7,7 +7,7 @@ python benchmarks/models.py --table models.csv --page docs/models.rst  # the tab
 
 In float64, on small inputs, in training and in evaluation: the results, the gradients of all parameters, three steps of
 Adam with their losses, and the parameters and buffers after them. Random numbers are those of one process, with the
-same seed. A job that does not come back becomes a row of the table, too.
+same seed; where a model calls float(), it calls double(). A job that does not come back becomes a row of the table.
 
 The modules of benchmarks/zoo say how each package is installed. Packages that are not are left out.
 """
@@ -92,7 +92,7 @@ class Pair:
                 tensor.data = tensor.data.to(torch.complex128)
         self.inputs = entry.inputs()
         self.P_x = Partition().create_cartesian_topology_partition(entry.split(split))
-        self.ours = distdl.distribute(self.model, self.P_x, as_sequential=True)
+        self.ours = distdl.distribute(self.model, self.P_x, as_sequential=True, values="agree")
 
     def compared(self, mode: str) -> Row:
         """Run both; rank 0 measures the errors."""
@@ -184,6 +184,7 @@ def run_ranks(arguments: argparse.Namespace) -> None:
     """Compare the named models in turn, until the time is up."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    torch.Tensor.float = torch.Tensor.double  # type: ignore[assignment,method-assign]
     comm, start = MPI.COMM_WORLD, time.monotonic()
     named = {entry.name: entry for entry in entries(arguments.packages)}
     for name in arguments.models:

@@ -64,6 +64,7 @@ class ProgramBuilder:
     fallback: str
     as_sequential: bool
     agrees: bool
+    _guesses: bool = True
     _looks_at_masks: bool = False
 
     @_without_garbage_collection()
@@ -149,14 +150,13 @@ class ProgramBuilder:
         """A recording of a model that may look at values, without guesses if these lead to an exception."""
         if not self.agrees:
             return record(None)
-        guesses = True
         while True:
-            looks = Looks(outcomes, guesses, self._looks_at_masks)
+            looks = Looks(outcomes, self._guesses, self._looks_at_masks)
             try:
                 return record(looks)
             except Exception as error:
                 if looks.has_guessed:
-                    guesses = False
+                    self._guesses = False
                 elif UNKNOWN_NUMBER in str(error) and not self._looks_at_masks:
                     self._looks_at_masks = True
                 else:

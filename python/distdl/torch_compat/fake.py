@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 
-__all__ = ["FakeTensor", "FakeTensorMode", "errors_of_missing_values", "without_log"]
+__all__ = ["FakeTensor", "FakeTensorMode", "errors_of_missing_values", "with_whole_lists", "without_log"]
 
 
 @contextmanager
@@ -26,6 +26,17 @@ def without_log() -> Iterator[None]:
         yield
     finally:
         logger.disabled = before
+
+
+@contextmanager
+def with_whole_lists() -> Iterator[None]:
+    """Let ``tolist()`` be one call, as for tensors with values; fake tensors call ``item()`` for each element."""
+    own = FakeTensor.tolist
+    del FakeTensor.tolist
+    try:
+        yield
+    finally:
+        FakeTensor.tolist = own
 
 
 def errors_of_missing_values() -> tuple[type[Exception], ...]:

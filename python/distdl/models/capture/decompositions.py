@@ -145,11 +145,30 @@ def corrcoef(input: torch.Tensor) -> torch.Tensor:
     return matrix.clip(-1, 1)
 
 
-DECOMPOSITIONS: dict[str, Function] = {
+def masked_scatter(input: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    """``torch.masked_scatter`` by functions that take elements at numbers."""
+    shape = torch.broadcast_shapes(input.shape, mask.shape)
+    input, mask = input.expand(shape), mask.expand(shape)
+    if not source.numel():
+        return input.clone()
+    numbers = (mask.flatten().cumsum(0) - 1).clamp(0, source.numel() - 1)
+    return torch.where(mask, source.flatten()[numbers].view(shape), input)
+
+
+_DECOMPOSITIONS: dict[str, Function] = {
     "cov": cov,
     "corrcoef": corrcoef,
     "meshgrid": meshgrid,
     "broadcast_tensors": broadcast_tensors,
     "gaussian_nll_loss": gaussian_nll_loss,
+    "masked_scatter": masked_scatter,
 }
 """Replacements for functions that have several results of different tensors, or look at values."""
+
+
+def decomposition(function: Function, key: str) -> Function | None:
+    """A function in place of one that has no rule; None for all others."""
+    replacement = _DECOMPOSITIONS.get(key)
+    if replacement is None or not function.__name__.endswith("_"):
+        return replacement
+    return lambda x, *args, **kwargs: x.copy_(replacement(x, *args, **kwargs))

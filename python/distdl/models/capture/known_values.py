@@ -48,6 +48,8 @@ _OTHERWISE = (
 )
 _OF_SHAPES = {"full_like", "new_full", "new_ones", "new_zeros", "ones_like", "zeros_like"}
 """Functions that need no values of the tensor that they are passed."""
+_WITH_SIZES = {"as_strided", "expand", "narrow", "repeat", "reshape", "split", "tile", "unflatten", "view"}
+"""Functions that take tensors with a single number as sizes."""
 _CACHED_BY_CODE: dict[CodeType, bool] = {}
 
 
@@ -78,6 +80,10 @@ class KnownValues:
         Tensors of known values have values, as constants of the model have them.
         """
         name = getattr(function, "__name__", "")
+        if key in _WITH_SIZES and (tensors := list(filter(self._is_size, tree_flatten((args[1:], kwargs))[0]))):
+            numbers = {id(x): int(x) for x in tensors}
+            own, named = tree_map_only(FakeTensor, lambda x: numbers.get(id(x), x), (args[1:], kwargs))
+            return function(args[0], *own, **named)
         if key in ("getitem", "setitem") and (index := self._without_masks(args[1])) is not args[1]:
             return function(args[0], index, *args[2:])
         if key == "masked_select" and len(args) == 2 and (mask := self._known_mask(args[1])) is not None:
@@ -90,11 +96,17 @@ class KnownValues:
             return result
         if name != "repeat_interleave":
             return self._outcome(function, args, kwargs)
-        if len(args) < 2 or "output_size" in kwargs:
+        if len(args) < 2 or "output_size" in kwargs or not isinstance(args[1], torch.Tensor):
             return result
         if (repeats := self.of_tensor(args[1])) is not None:
             return function(*args, **kwargs, output_size=int(really(repeats.sum, (), {})))
         return result if self._looks is None else function(*args, **kwargs, output_size=int(args[1].sum()))
+
+    def _is_size(self, x: object) -> bool:
+        """Whether an argument is a tensor with a single whole number, which is known or may be looked at."""
+        if not isinstance(x, FakeTensor) or x.dim() or x.is_floating_point():
+            return False
+        return self._looks is not None or self.of_tensor(x) is not None
 
     def _outcome(self, function: Function, args: Arguments, kwargs: dict[str, object]) -> object:
         """The outcome of a look at values of this call; NotImplemented if they may not be looked at."""

@@ -18,7 +18,7 @@ from distdl.models.capture import unrecorded
 from distdl.models.capture.arguments import call_detaching, normalize_arguments
 from distdl.models.capture.attention_by_heads import attention_by_heads
 from distdl.models.capture.checkpoints import Checkpoints
-from distdl.models.capture.decompositions import DECOMPOSITIONS, INLINED, SPLITTING, inlined, split_calls, with_values
+from distdl.models.capture.decompositions import INLINED, SPLITTING, decomposition, inlined, split_calls, with_values
 from distdl.models.capture.elementwise import ELEMENTWISE, MASKING
 from distdl.models.capture.functions import (
     WITHOUT_VALUES,
@@ -131,8 +131,8 @@ class Recorder(TorchFunctionMode):
                     return heads
             if key in INLINED:
                 return inlined(func)(*args, **kwargs)
-            if key in DECOMPOSITIONS:
-                return DECOMPOSITIONS[key](*args, **kwargs)
+            if (replacement := decomposition(func, key)) is not None:
+                return replacement(*args, **kwargs)
         plain = without_template(key, args, kwargs)
         if plain is not None:
             func, args, kwargs = plain[0], plain[1], dict(plain[2])

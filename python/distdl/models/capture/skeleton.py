@@ -18,7 +18,7 @@ from distdl.models.capture.transposed_linear import with_transposed_linear
 from distdl.modules.deep_copy import copied
 from distdl.progress_bars import ProgressBar
 from distdl.torch_compat.autograd import autograd_again
-from distdl.torch_compat.fake import FakeTensor, FakeTensorMode, without_log
+from distdl.torch_compat.fake import FakeTensor, FakeTensorMode, with_whole_lists, without_log
 from distdl.torch_compat.modes import with_functions
 from distdl.torch_compat.parametrizations import computed_weights
 from distdl.torch_compat.trees import tree_map_only
@@ -168,6 +168,7 @@ class Skeleton:
         with (
             with_functions(), torch.inference_mode(False), autograd_again(), torch.enable_grad(),
             torch.compiler.set_stance("force_eager"), self._mode, recorder.around_modules(), without_log(),
+            with_whole_lists(),
         ):  # fmt: skip
             recorder.recording.looks = [] if looks is None else looks.begin()
             try:

@@ -9,8 +9,9 @@ from fractions import Fraction
 
 import torch
 
+from distdl.models.capture.memory_order import strides_in
 from distdl.models.capture.recording import Node, Run
-from distdl.models.operations.operation import Operation, Sharded, Workers
+from distdl.models.operations.operation import NoRuleError, Operation, Sharded, Workers
 from distdl.models.operations.table import argument, broadcast_spec, in_blocks, local, rule_for, same, whole
 
 
@@ -75,6 +76,41 @@ def permute(node: Node) -> Operation:
     for o, size in enumerate(order):
         spec[size - 2] = Sharded(o)
     return local(node, [tuple(spec)])
+
+
+@rule_for("as_strided", takes="input size stride storage_offset")
+def as_strided(node: Node) -> Operation:
+    """The dimensions that stay, if no step along another one changes their indices."""
+    x, shape, strides = node.inputs[0], node.outputs[0].shape, tuple(argument(node, 2, "stride"))
+    order = sorted(range(len(x.shape)), key=lambda d: (-x.strides[d], d))
+    if strides_in(order, x.shape) != x.strides or argument(node, 3, "storage_offset"):
+        raise NoRuleError("as_strided of a tensor with gaps in memory, or from within it")
+    steps = [*zip(shape, strides, strict=True)]
+    spec: list[Sharded | None] = [None] * len(x.shape)
+    for d, (n, step) in enumerate(zip(x.shape, x.strides, strict=True)):
+        reach = sum((m - 1) * stride for m, stride in steps if stride < step)
+        if (n, step) in steps and reach < step and all(t % (n * step) == 0 or t <= step for _, t in steps):
+            spec[d] = Sharded(steps.index((n, step)))
+
+    def make(workers: Workers) -> Run:
+        size = workers.local_shape
+        own = strides_in(order, [n if at is None else size[at.dim] for n, at in zip(x.shape, spec, strict=True)])
+        across = [(x.strides[d], own[d]) for d in order]
+
+        def moved(stride: int) -> int:
+            """A step through the memory of the whole tensor, in that of the block."""
+            total = 0
+            for before, after in across:
+                total, stride = total + stride // before * after, stride % before
+            return total
+
+        return lambda x: x.permute(order).contiguous().as_strided(size, [moved(stride) for stride in strides])
+
+    def copies(x: torch.Tensor) -> torch.Tensor:
+        return x.permute(order).contiguous().as_strided(shape, strides)
+
+    splittable = frozenset(at.dim for at in spec if at is not None)
+    return Operation(shape, (tuple(spec),), in_blocks(make, copies), splittable)
 
 
 @rule_for("expand", "broadcast_to", takes="* input size implicit")
