@@ -7,7 +7,7 @@ python benchmarks/models.py --table models.csv --page docs/models.rst  # the tab
 
 In float64, on small inputs, in training and in evaluation: the results, the gradients of all parameters, three steps of
 Adam with their losses, and the parameters and buffers after them. Random numbers are those of one process, with the
-same seed; where a model calls float(), it calls double(). A job that does not come back becomes a row of the table.
+same seed; where a model asks for float32, it gets float64. A job that does not come back becomes a row of the table.
 
 The modules of benchmarks/zoo say how each package is installed. Packages that are not are left out.
 """
@@ -24,11 +24,12 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from models_table import Row, append, page, read, shown
 from mpi4py import MPI
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 from zoo import PACKAGES, Entry, entries
 
 import distdl
@@ -180,11 +181,23 @@ class Pair:
         return False
 
 
+def keep_double() -> None:
+    """Let tensors become no float32, in which blocks and whole tensors are rounded differently."""
+    convert, wide = torch.Tensor.to, {torch.float32: torch.float64}
+
+    def to(x: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
+        own, named = tree_map_only(torch.dtype, lambda kind: wide.get(kind, kind), (args, kwargs))
+        return convert(x, *own, **named)
+
+    tensors: Any = torch.Tensor
+    tensors.to, tensors.float = to, torch.Tensor.double
+
+
 def run_ranks(arguments: argparse.Namespace) -> None:
     """Compare the named models in turn, until the time is up."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    torch.Tensor.float = torch.Tensor.double  # type: ignore[assignment,method-assign]
+    keep_double()
     comm, start = MPI.COMM_WORLD, time.monotonic()
     named = {entry.name: entry for entry in entries(arguments.packages)}
     for name in arguments.models:

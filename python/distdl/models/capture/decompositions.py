@@ -150,7 +150,7 @@ def masked_scatter(input: torch.Tensor, mask: torch.Tensor, source: torch.Tensor
     shape = torch.broadcast_shapes(input.shape, mask.shape)
     input, mask = input.expand(shape), mask.expand(shape)
     if not source.numel():
-        return input.clone()
+        return input + source.sum(dtype=source.dtype)  # which is 0, and lets parameters have gradients
     numbers = (mask.flatten().cumsum(0) - 1).clamp(0, source.numel() - 1)
     return torch.where(mask, source.flatten()[numbers].view(shape), input)
 

@@ -48,6 +48,7 @@ _OTHERWISE = (
 )
 _OF_SHAPES = {"full_like", "new_full", "new_ones", "new_zeros", "ones_like", "zeros_like"}
 """Functions that need no values of the tensor that they are passed."""
+_WHOLE_NUMBERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _WITH_SIZES = {"as_strided", "expand", "narrow", "repeat", "reshape", "split", "tile", "unflatten", "view"}
 """Functions that take tensors with a single number as sizes."""
 _CACHED_BY_CODE: dict[CodeType, bool] = {}
@@ -136,9 +137,11 @@ class KnownValues:
         )  # fmt: skip
 
     def _numbers_of(self, part: object) -> tuple[object, ...] | None:
-        """Numbers in place of a part of an index that is a mask or has tensors in a slice; None for other parts."""
+        """Numbers in place of a mask, a single number or a slice with tensors in an index; None for other parts."""
         if (mask := self._known_mask(part)) is not None:
             return really(mask.nonzero, (), {"as_tuple": True})
+        if isinstance(part, torch.Tensor) and not part.dim() and part.dtype in _WHOLE_NUMBERS:
+            return None if (number := self.of_tensor(part)) is None else (int(number),)
         if self._looks is None:
             return None
         if isinstance(part, slice) and any(isinstance(end, torch.Tensor) for end in (part.start, part.stop)):

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from distdl.models.capture.functions import WITHOUT_VALUES
 from distdl.models.capture.recording import Node, Recording, Value
 from distdl.models.capture.unrecorded import storage_of
-from distdl.torch_compat.fake import FakeTensor, FakeTensorMode
+from distdl.torch_compat.fake import FakeTensor, FakeTensorMode, errors_of_missing_values
 from distdl.torch_compat.trees import tree_flatten
 
 
@@ -96,7 +96,10 @@ def _work_of(
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            result = _call_of(node, tensors)
+            try:
+                result = _call_of(node, tensors)
+            except errors_of_missing_values():  # a size that is known only while the model is recorded
+                result = [_fake_tensor(value, value.dtype, False) for value in node.outputs]
     results = [leaf for leaf in tree_flatten(result)[0] if isinstance(leaf, torch.Tensor)]
     if node.key == "setitem":
         results = tensors[:1]
