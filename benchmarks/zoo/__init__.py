@@ -21,8 +21,10 @@ except RuntimeError:  # the wheel misses its operators beside another build of t
 
 __all__ = ["PACKAGES", "Entry", "Shape", "entries"]
 
-PACKAGES = ("torchvision", "monai", "timm", "smp", "vit_pytorch", "nnunet", "neuralop", "the_well", "transformers", "diffusers",
-            "open_clip", "x_transformers")  # fmt: skip
+PACKAGES = (
+    "torchvision", "monai", "timm", "smp", "vit_pytorch", "nnunet", "neuralop", "the_well", "transformers", "diffusers",
+    "open_clip", "x_transformers",
+)  # fmt: skip
 """The modules of this package, each of which says how its package is installed."""
 
 

@@ -16,7 +16,7 @@ from zoo.entry import Entry
 OF_TOKENS = """
     albert apertus apertus1p5_text arcee bart beam bert bert-generation big_bird bigbird_pegasus biogpt bitnet bloom
     camembert clip_text_model cohere cohere2 convbert cosmos3_edge_text cpmant ctrl cwm data2vec-text deberta
-    deberta-v2 diffllama distilbert doge dpr electra ernie ernie4_5 eurobert exaone exaone4 falcon falcon_h1
+    deberta-v2 diffllama distilbert doge dpr electra ernie ernie4_5 eurobert exaone exaone4 falcon
     falcon_mamba flaubert flint fnet gemma gemma2 gemma3_text glm glm4 gpt-sw3 gpt2 gpt_bigcode gpt_neo gpt_neox
     gpt_neox_japanese gradium_phonon_tts granite granite_docling_text granite_swa gte helium higgs_audio_v2
     hyperclovax ibert imagegpt internlm3 iquestcoder jais2 jetmoe jina_embeddings_v3 layoutlm led lfm2 llama

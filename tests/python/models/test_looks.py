@@ -75,13 +75,26 @@ def selecting(x):
     return (x[rows] * 2).sum(1, keepdim=True) + x[x > 0].sort().values
 
 
+def visiting(x):
+    for row in (x.abs().sum(1) > 3).nonzero():
+        i = row[0]
+        x = x.index_add(0, row, x[i].exp()[None] * x[i, int(i)])
+    return x
+
+
+def reshaping(x):
+    n = torch.div((x[0] > 9).sum() + 2, 1, rounding_mode="trunc")
+    return x.view(n, -1) * x.repeat_interleave((x[:, 0] > 0).long() + 1, 0).sum()
+
+
 def comparing(x):
     return x.abs() if torch.equal(x, x.abs()) or torch.allclose(x, x * 0) else -x
 
 
-@pytest.mark.parametrize(
-    "function", [choosing, counting, with_items, looping, slicing, selecting, comparing], ids=lambda each: each.__name__
-)
+FUNCTIONS = (choosing, counting, with_items, looping, slicing, selecting, visiting, reshaping, comparing)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda each: each.__name__)
 def test_the_values_of_each_call_decide(P_world, function):
     assert_equal(P_world, function, numbers(1, 5, -3, 1, 0.1))
 

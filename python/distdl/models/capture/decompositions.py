@@ -155,7 +155,7 @@ def masked_scatter(input: torch.Tensor, mask: torch.Tensor, source: torch.Tensor
     return torch.where(mask, source.flatten()[numbers].view(shape), input)
 
 
-_DECOMPOSITIONS: dict[str, Function] = {
+DECOMPOSITIONS: dict[str, Function] = {
     "cov": cov,
     "corrcoef": corrcoef,
     "meshgrid": meshgrid,
@@ -168,7 +168,7 @@ _DECOMPOSITIONS: dict[str, Function] = {
 
 def decomposition(function: Function, key: str) -> Function | None:
     """A function in place of one that has no rule; None for all others."""
-    replacement = _DECOMPOSITIONS.get(key)
+    replacement = DECOMPOSITIONS.get(key)
     if replacement is None or not function.__name__.endswith("_"):
         return replacement
     return lambda x, *args, **kwargs: x.copy_(replacement(x, *args, **kwargs))

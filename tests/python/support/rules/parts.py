@@ -11,6 +11,7 @@ PARTS = {
     "slices": (lambda x: x[:, 1:3, 2:], IMAGE),
     "slices with steps": (lambda x: x[..., ::2, 1::3], IMAGE),
     "slices from the end": (lambda x: x[:, :, -4:-1, :-2], IMAGE),
+    "a number that is a tensor": (lambda x: x[:, torch.tensor(1), torch.arange(3)[2]], IMAGE),
     "slices that are empty": (lambda x: x[:, :, 4:2], IMAGE),
     "slices beyond the end": (lambda x: x[:, :, 3:99], IMAGE),
     "a number": (lambda x: x[:, :, 3], IMAGE),
@@ -35,6 +36,10 @@ PARTS = {
 
 
 WRITTEN = {
+    "masked_scatter": (lambda x: x.masked_scatter(x > 0, x.flip(1) * 2), IMAGE),
+    "masked_scatter of a row": (lambda x: x.masked_scatter(x[:, :1] > 0, torch.arange(300.0, dtype=x.dtype)), IMAGE),
+    "masked_scatter_": (lambda x: x.clone().masked_scatter_(x[0] > 0, x.square()), IMAGE),
+    "masked_scatter of nothing": (lambda x: x.masked_scatter(x > 99, x[:0]), IMAGE),
     "indices in an array": (lambda x: x[:, np.array([0, 1])], IMAGE),
     "indices in a list of lists": (lambda x: x[:, [[0, 1], [1, 2]]], IMAGE),
     "indices in lists apart": (lambda x: x[:, [0, 1], :, [1, 2]], IMAGE),

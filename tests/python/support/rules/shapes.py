@@ -6,6 +6,13 @@ import torch.nn.functional as F
 from support.rules.functions import IMAGE, MATRIX, layer
 from support.splitting import numbers
 
+
+def overlapping(x):
+    """Windows of two rows, each of which begins one row after the other."""
+    size, stride = [*x.shape], [*x.stride()]
+    return x.as_strided([*size[:2], size[2] - 1, 2, size[3]], [*stride[:3], stride[2], stride[3]])
+
+
 SHAPES = {
     "pad": (lambda x: F.pad(x, (1, 2, 0, 3)), IMAGE),
     "pad and crop": (lambda x: F.pad(x, (-1, 2, 2, -3), value=1.5), IMAGE),
@@ -45,6 +52,14 @@ SHAPES = {
     "reshape": (lambda x: x.reshape(2, 2, 2, 3, 10), IMAGE),
     "flatten": (lambda x: x.flatten(1), IMAGE),
     "permute": (lambda x: x.permute(0, 2, 3, 1), IMAGE),
+    "as_strided of overlapping windows": (overlapping, IMAGE),
+    "as_strided in another order": (
+        lambda x: overlapping(x.permute(1, 0, 3, 2).contiguous().permute(1, 0, 3, 2)),
+        IMAGE,
+    ),
+    "as_strided across all": (lambda x: x.as_strided((4, 5), (7, 3)), IMAGE),
+    "as_strided of the same": (lambda x: x.as_strided(x.shape, x.stride()), IMAGE),
+    "sizes that are tensors": (lambda x: x.view(2, torch.div(8, 2, rounding_mode="trunc"), -1), IMAGE),
     "expand": (lambda x: x[:, :1].expand(-1, 3, -1, -1), IMAGE),
     "repeat": (lambda x: x.repeat(1, 2, 1, 1), IMAGE),
     "cumsum": (lambda x: x.cumsum(2), IMAGE),
