@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from functools import partial
 
@@ -55,8 +56,9 @@ def made(kind: str) -> torch.nn.Module:
     """A small model of this kind."""
     config = transformers.AutoConfig.for_model(kind)
     for name, size in SIZES.items():
-        if type(getattr(config, name, None)) is int:
-            setattr(config, name, size)
+        with contextlib.suppress(AttributeError, NotImplementedError):  # options that follow from others
+            if type(getattr(config, name, None)) is int:
+                setattr(config, name, size)
     model: torch.nn.Module = transformers.AutoModel.from_config(config)
     return model
 

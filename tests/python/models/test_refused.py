@@ -224,3 +224,25 @@ def test_errors_of_torch_name_the_line_of_the_program(capfd):
     with pytest.raises(NotImplementedError) as error:
         ours(torch.ones(2, 3))
     assert "%" not in str(error.value)
+
+
+class Growing(torch.nn.Module):
+    """A module that is made in the first call, or anew in each."""
+
+    def __init__(self, anew):
+        super().__init__()
+        self.anew = anew
+        if anew:
+            self.last = torch.nn.Linear(3, 3)
+
+    def forward(self, x):
+        if self.anew or not hasattr(self, "last"):
+            self.last = torch.nn.Linear(3, 3)
+        return self.last(x)
+
+
+@pytest.mark.parametrize("anew", [True, False])
+def test_modules_that_a_call_makes(anew):
+    ours = distdl.distribute(Growing(anew), grid(P_world, [P_world.size, 1]))
+    for _ in range(2):
+        raises_everywhere(NotImplementedError, "makes its module last, a Linear", lambda: ours(torch.ones(2, 3)))

@@ -23,6 +23,8 @@ from distdl.torch_compat.modes import with_functions
 from distdl.torch_compat.parametrizations import computed_weights
 from distdl.torch_compat.trees import tree_map_only
 
+_HELD = ("_buffers", "_modules", "_parameters")
+
 
 class Skeleton:
     """A copy of a model without values, whose computation can be recorded."""
@@ -94,7 +96,10 @@ class Skeleton:
                 way that cannot be recorded.
         """
         self._caches = {}
-        before = [(module, dict(vars(module)), dict(vars(module)["_buffers"])) for module in self.model.modules()]
+        before = [
+            (module, dict(vars(module)), {kind: dict(vars(module)[kind]) for kind in _HELD})
+            for module in self.model.modules()
+        ]
         numbers, tensors = self._numbers(), self._tensors()
         generator, other_generators = torch.get_rng_state(), unrecorded.drawn_outside_of_torch()
         orders = [range(len(shape)) for shape, _ in inputs] if orders is None else orders
@@ -102,7 +107,10 @@ class Skeleton:
             (shape, strides_in(order, shape), dtype) for (shape, dtype), order in zip(inputs, orders, strict=True)
         ]
         try:
-            recorder = self._recorded(call, described, key_of_layer, real_strides, bar, looks=looks)
+            try:
+                recorder = self._recorded(call, described, key_of_layer, real_strides, bar, looks=looks)
+            finally:
+                self._refuse_new_modules({id(module) for module, *_ in before})
             if recorder.recording.is_open:
                 return with_transposed_linear(recorder.recording)
             if unrecorded.drawn_outside_of_torch() != other_generators:
@@ -118,8 +126,8 @@ class Skeleton:
                 # The model keeps something of its call, such as the size or the features of the last image. A second
                 # recording shows what each further call computes. It fails if the call reads a tensor that was kept
                 # and is not computed from constants alone.
-                for module, _, buffers in before:
-                    vars(module)["_buffers"].update(buffers)
+                for module, _, held in before:
+                    vars(module)["_buffers"].update(held["_buffers"])
                 for name, values in caches.items():
                     path, _, leaf = name.rpartition(".")
                     vars(self.model.get_submodule(path))["_buffers"][leaf] = values
@@ -128,10 +136,12 @@ class Skeleton:
                     raise NotImplementedError(f"the model gives its buffer {new[0]} another shape in each call")
                 self._refuse_counters(after_first)
         finally:
-            for module, attributes, buffers in before:
+            for module, attributes, held in before:
                 vars(module).clear()
                 vars(module).update(attributes)
-                vars(module)["_buffers"].update(buffers)
+                for kind, own in held.items():
+                    vars(module)[kind].clear()
+                    vars(module)[kind].update(own)
         return with_transposed_linear(recorder.recording)
 
     def _recorded(
@@ -179,6 +189,13 @@ class Skeleton:
             recorder.recording.results = recorder.tensors.results(results)
         recorder.recording.written.update(self._written(recorder))
         return recorder
+
+    def _refuse_new_modules(self, known: set[int]) -> None:
+        for name, module in self.model.named_modules():
+            if id(module) not in known:
+                raise NotImplementedError(
+                    f"the model makes its module {name}, a {type(module).__name__}, while it is called; make it before"
+                )
 
     def _refuse_counters(self, after_first: Mapping[tuple[str, str], object]) -> None:
         """Refuse a model in which the second of two equal calls has changed a number again."""
