@@ -42,11 +42,36 @@ def a_step(model):
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 
 
+class Whole(torch.nn.Module):
+    """A model for whole tensors."""
+
+    def forward(self, x):
+        return F.dropout(x).flatten(1) - F.mse_loss(x, 2 * x)
+
+
+def a_loop(model, x, target, P_x):
+    """Applies losses of one process to blocks."""
+    model = distdl.distribute(model, P_x)
+    loss = F.mse_loss(model(x), target) + torch.nn.L1Loss()(model(x), target)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+
+def a_loop_on_blocks(model, x, target, P_x):
+    """Distributes the losses."""
+    model, loss_of = distdl.distribute(model, P_x), distdl.distribute(F.l1_loss, P_x)
+    other, third = distdl.distribute(torch.nn.MSELoss(), P_x), torch.nn.HuberLoss()
+    fourth = distdl.distribute(lambda y, target: F.smooth_l1_loss(y.flatten(), target.flatten()), P_x)
+    fifth, y = distdl.distribute(third, P_x), model(x).flatten(1)
+    sum(function(y, target) for function in (loss_of, other, fourth, fifth)).backward()
+    distdl.clip_grad_norm_(model, 1.0)
+
+
 def findings_of(*args, **kwargs):
     """The findings, the same on all ranks, apart from those in this module's code."""
     findings = distdl.check(*args, **kwargs)
     assert all(others == findings for others in together(findings))
-    return [item for item in findings if item.where != "a_step" and not item.where.startswith(("Ends", "test_"))]
+    return [item for item in findings if not item.where.startswith(("a_", "Ends", "Whole", "test_"))]
 
 
 def conv(P):
@@ -92,6 +117,17 @@ def test_code(P_world):
         ("a_step", "clip_grad_norm_"): "distdl.clip_grad_norm_",
     }
     assert all(use in instead.get(where, "") for where, use in expected.items()), instead
+
+
+def test_losses_of_one_process_beside_a_distributed_model(P_world):
+    """The model's own code is for whole tensors: nothing in it is a mistake."""
+    P_x = grid(P_world, [1, 1, 2])
+    model = distdl.distribute(Whole(), P_x)
+    findings = {finding.what.split()[0]: finding for finding in distdl.check(model)}
+    assert {finding.where for finding in findings.values()} == {"a_loop"}
+    instead = {name: finding.instead.split("(")[0].split()[-1] for name, finding in findings.items()}
+    distributed = dict.fromkeys(("mse_loss", "L1Loss"), "distdl.distribute")
+    assert instead == distributed | {"clip_grad_norm_": "distdl.clip_grad_norm_"}
 
 
 def test_the_page_has_all_habits():

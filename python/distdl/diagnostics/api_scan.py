@@ -5,13 +5,17 @@ from __future__ import annotations
 import builtins
 import dis
 import inspect
+import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from types import CodeType, FunctionType
 
 import torch
 import torch.nn.functional as F
 from torch.nn.utils import parametrizations
+
+from distdl.torch_compat.layers import AnyLoss
 
 _SKIPPED_PACKAGES = ("torch", "distdl")
 _RESHAPING = ("flatten", "reshape", "view")
@@ -33,17 +37,17 @@ def names_in_code(model: object, depth: int) -> dict[str, tuple[object, ...]]:
     Returns the names by function. ``depth`` is the number of calls between the module and this function.
     """
     frame = sys._getframe(depth)
-    code_by_name = {frame.f_code.co_name: (frame.f_code, frame.f_globals)}
-    for value in list(frame.f_globals.values()):
-        if isinstance(value, FunctionType) and value.__module__ == frame.f_globals.get("__name__"):
-            code_by_name[value.__qualname__] = (value.__code__, value.__globals__)
+    own = frame.f_globals.get("__name__")
+    held = [value for value in list(frame.f_globals.values()) if getattr(value, "__module__", None) == own]
     classes = {base for module in _modules(model) for base in type(module).__mro__}
     for base in classes:
         if base.__module__.partition(".")[0] not in (*_SKIPPED_PACKAGES, "builtins"):
-            for value in vars(base).values():
-                if isinstance(value, FunctionType):
-                    code_by_name[value.__qualname__] = (value.__code__, value.__globals__)
-    return {name: tuple(_names_used(*code_by_name[name])) for name in sorted(code_by_name)}
+            held += vars(base).values()
+    functions = [(frame.f_code.co_name, frame.f_code, frame.f_globals)]
+    functions += [(f.__qualname__, f.__code__, f.__globals__) for f in held if isinstance(f, FunctionType)]
+    for _, code, known in functions:  # which grows by the functions within
+        functions += [(c.co_qualname, c, known) for c in code.co_consts if isinstance(c, CodeType)]
+    return {name: tuple(_names_used(code, known)) for name, code, known in sorted(functions, key=itemgetter(0))}
 
 
 def _modules(model: object) -> list[torch.nn.Module]:
@@ -51,7 +55,7 @@ def _modules(model: object) -> list[torch.nn.Module]:
 
 
 def _names_used(code: CodeType, known: Mapping[str, object]) -> Iterator[object]:
-    """The objects of names such as F.mse_loss; for methods the name, such as "view" for x.view."""
+    """The objects of names such as F.mse_loss; for methods the name, such as "view" for x.view; None for variables."""
     missing = object()
     at: object = missing
     for step in dis.get_instructions(code):
@@ -63,11 +67,10 @@ def _names_used(code: CodeType, known: Mapping[str, object]) -> Iterator[object]
             at = missing if at is missing else getattr(at, str(step.argval), missing)
         elif step.opname not in ("PRECALL", "CACHE", "PUSH_NULL"):
             at = missing
+            if step.opname.startswith(("LOAD_FAST", "LOAD_DEREF")):
+                yield None
         if at is not missing and (callable(at) or isinstance(at, type)):
             yield at
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names_used(constant, known)
 
 
 def advice_on(
@@ -98,6 +101,25 @@ def advice_on(
     elif isinstance(function, type) and function in twins and isinstance in names and twins[function] not in names:
         problem = f"isinstance(layer, {name}) does not hold for {twins[function].__name__}"
         yield problem, f"ask for ({name}, distdl.nn.{twins[function].__name__})"
+
+
+def advice_on_loops(names: Sequence[object], distribute: object) -> Iterator[Advice]:
+    """Errors in code that calls backward() and has blocks of a distributed model, whose own code is for whole tensors.
+
+    Args:
+        names: all names in the code.
+        distribute: the function after which the names of distributed functions stand.
+    """
+    distributed = [name for before, name in itertools.pairwise(names) if before is distribute]
+    others = dict.fromkeys(name for name in names if name not in distributed) if "backward" in names else {}
+    for function in others:
+        name = getattr(function, "__name__", "")
+        is_layer = isinstance(function, type) and issubclass(function, AnyLoss) and names.count(distribute) < 2
+        if is_layer or _is_in(function, _LOSS_FUNCTIONS):
+            problem = f"{name} of torch is the loss of this rank's block alone"
+            yield problem, f"use distdl.distribute({name}{'()' if is_layer else ''}, P_x) where it is given blocks"
+        elif _is_in(function, [torch.nn.utils.clip_grad_norm_, *_WHOLE_TENSOR, *_INITIALIZERS]):
+            yield from advice_on(function, (), {})
 
 
 def _is_in(name: object, functions: Sequence[Callable[..., object]]) -> bool:

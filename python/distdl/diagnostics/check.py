@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
-from distdl.diagnostics.api_scan import advice_on, names_in_code
+from distdl.diagnostics.api_scan import advice_on, advice_on_loops, names_in_code
 from distdl.diagnostics.detectors import (
     Finding,
     blocks_of,
@@ -16,7 +16,7 @@ from distdl.diagnostics.detectors import (
     repeated_blocks,
     unsafe_modules,
 )
-from distdl.models import DistributedModel
+from distdl.models import DistributedModel, distribute
 from distdl.modules.first_values import checksum
 from distdl.nn import SEQUENTIAL, Module
 from distdl.nn.wrapped_module import WrappedModule
@@ -99,6 +99,9 @@ def _needs_equal_seeds(model: torch.nn.Module) -> bool:
 def _code_findings(model: torch.nn.Module, code: Mapping[str, tuple[object, ...]]) -> Iterator[Finding]:
     ours = {type(m) for m in model.modules() if isinstance(m, Module) and not isinstance(m, WrappedModule)}
     if not ours:
+        if any(isinstance(module, DistributedModel) for module in model.modules()):
+            for where, called in code.items():
+                yield from (Finding(where, *advice) for advice in advice_on_loops(called, distribute))
         return
     twins = {kind: layer for kind, layer in SEQUENTIAL.items() if any(issubclass(our, layer) for our in ours)}
     for where, called in code.items():

@@ -8,7 +8,7 @@ from typing import Any, Self, cast
 
 import torch
 
-from distdl import _core
+from distdl import _core, memory
 from distdl.models.buffer_caches import drop_own_caches
 from distdl.models.capture import unrecorded
 from distdl.models.capture.assignments import AttributeSnapshot
@@ -16,6 +16,7 @@ from distdl.models.capture.recording import Value
 from distdl.models.capture.skeleton import Skeleton
 from distdl.models.container import Container
 from distdl.models.inputs import InputPartitions, memory_orders, placed_inputs, tensors_in, text_of_others
+from distdl.models.operations.placement import Blocks
 from distdl.models.plan.parameter_splits import split_layouts
 from distdl.models.plan.requested import Request, requested_splits
 from distdl.models.plan.rule_lookup import FALLBACKS
@@ -134,6 +135,7 @@ class DistributedModel(Container, WrappedModule):
         if isinstance(module, torch.nn.Module):
             drop_own_caches(layer, layer._builder.skeleton)
             layer.take_weights(module, next(iter(layer.grid.ranks), 0) if root is None else root)
+            memory.empty_pool()  # of messages as large as the weights
         return layer
 
     def calling_grids(self) -> list[Grid]:
@@ -156,19 +158,20 @@ class DistributedModel(Container, WrappedModule):
     def output_partition(self) -> object:
         """The partitions of the results of the last call, in the structure that the model returns.
 
-        None for a result without dimensions, which every rank has.
+        None for a result that every rank has whole, such as a number.
 
         Raises:
             RuntimeError: before the first call.
         """
         if self.program is None:
             raise _NotCalledError
-        blocks, results = self.program.placements, self.program.plan.recording.results
+        placements = self.program.placements
 
         def partition(value: Value) -> Partition | None:
-            return Partition.of_grid(blocks[value].grid(self.grid), like=self.P_x) if value.shape else None
+            at = placements[value]
+            return Partition.of_grid(at.grid(self.grid), like=self.P_x) if isinstance(at, Blocks) else None
 
-        return tree_map_only(Value, partition, results)
+        return tree_map_only(Value, partition, self.program.plan.recording.results)
 
     def __getattr__(self, name: str) -> Any:
         """Look up the model's own attributes, then torch's, also after a property has raised an AttributeError."""
@@ -202,13 +205,12 @@ class DistributedModel(Container, WrappedModule):
             raise self._problem
         self.module.training = self.training  # it is no child of this module, which has the same children
         placed = placed_inputs(self, self._inputs, cast(ModuleCall, args[0]))
-        blocks = [input.blocks for input in placed]
         inputs = [(input.blocks.shape, self.structure(input.workers, i)[0][1]) for i, input in enumerate(placed)]
         modes = tuple(module.training for module in self.known_modules())
         dtypes = tuple(parameter.dtype for parameter in self.parameters())  # a submodule may have been converted
-        self._kind = (tuple(blocks), tuple(inputs), dtypes, modes, self.autocast, text_of_others(args[0]),
-                      self._changes, self._frozen, str(self._orders))  # fmt: skip
-        self._described = inputs, placed
+        blocks = tuple(each.blocks for each in placed)
+        state = blocks, tuple(inputs), dtypes, modes, self.autocast, self._frozen, str(self._orders)
+        self._kind, self._described = (state, text_of_others(args[0]), self._changes), (inputs, placed)
         self._use_program(args[0], ())
 
     def _use_program(self, call: object, outcomes: tuple[object, ...]) -> None:
@@ -217,7 +219,7 @@ class DistributedModel(Container, WrappedModule):
         if program is None:
             program = self._builder.build(self.module, call, *self._described, self._orders, self.layouts, outcomes)
             if not program.plan.recording.is_open:
-                self._programs.keep(self._kind, program)
+                self._programs.keep(self._kind, program, call)
         self.program = program
         self._held = [place_of(self, "parameters", name) for name in program.parameters]
 
@@ -250,8 +252,8 @@ class DistributedModel(Container, WrappedModule):
             self._changes, self._problem = str(error), error
         parameters = zip(self._parameter_names, self._declared_parameters(), strict=True)
         self._frozen = ", ".join(name for name, parameter in parameters if not parameter.requires_grad)
-        differences = (super().compared_each_call(), self._changes, self._frozen and f"with {self._frozen} frozen")
-        return ", ".join(filter(None, differences))
+        frozen = self._frozen and f"with {self._frozen} frozen"
+        return ", ".join(filter(None, (super().compared_each_call(), self._changes, frozen)))
 
     def buffers_in_use(self) -> list[torch.Tensor]:
         held = (vars(module)["_buffers"].values() for module in self.known_modules())

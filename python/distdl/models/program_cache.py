@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Sequence
 
 from distdl.models.capture.looks import text_of_outcome
+from distdl.models.capture.source_line import source_line
 from distdl.models.run.program import Program
+from distdl.torch_compat.trees import tree_flatten
 
 _MOST_OPERATIONS = 1 << 15
 """The most in all programs that a model keeps, about 1 GiB. Two programs stay in any case."""
 _MANY_OUTCOMES = 16
+_MANY_NUMBERS = 4
+_DIGITS = r"-?\d[\d.]*(e[-+]?\d+)?"
+
+Kind = tuple[Hashable, str, str]
+"""What a program depends on: shapes and modes, arguments that are no tensors, and attributes that were assigned."""
 
 
 def _text_of_many(programs: Sequence[Program]) -> str:
@@ -27,9 +36,10 @@ class ProgramCache:
     """Programs by the kinds of their calls, such as shapes and modes. Those that were not used for longest go first."""
 
     def __init__(self) -> None:
-        self._programs: dict[object, list[Program]] = {}  # both in the order of their last uses
+        self._programs: dict[Kind, list[Program]] = {}  # both in the order of their last uses
+        self._alike: Counter[Hashable] = Counter()  # kinds that differ in numbers alone
 
-    def find(self, kind: object, outcomes: Sequence[object] = ()) -> Program | None:
+    def find(self, kind: Kind, outcomes: Sequence[object] = ()) -> Program | None:
         """The program of this kind that was used last, of those whose looks at values begin with these outcomes."""
         of_kind = self._programs.pop(kind, None)
         if of_kind is None:
@@ -43,10 +53,12 @@ class ProgramCache:
                 return program
         return None
 
-    def keep(self, kind: object, program: Program) -> None:
-        """Keep a program, which is in use."""
+    def keep(self, kind: Kind, program: Program, call: object) -> None:
+        """Keep the program of a call, which is in use."""
         of_kind = self._programs.setdefault(kind, [])
         of_kind.append(program)
+        if len(of_kind) == 1:
+            self._warn_of_numbers(kind, call)
         if len(of_kind) == _MANY_OUTCOMES:
             warnings.warn(_text_of_many(of_kind), stacklevel=2)
         while len(self) > 2 and sum(each.count() for own in self._programs.values() for each in own) > _MOST_OPERATIONS:
@@ -54,6 +66,21 @@ class ProgramCache:
             del self._programs[first][0]
             if not self._programs[first]:
                 del self._programs[first]
+
+    def _warn_of_numbers(self, kind: Kind, call: object) -> None:
+        """Warn of numbers that have other values in each call, once for each kind of call."""
+        state, *texts = kind
+        alike = state, re.sub(_DIGITS, "0", str(texts))
+        self._alike[alike] += 1
+        if self._alike[alike] == _MANY_NUMBERS:
+            numbers = [repr(leaf) for leaf in tree_flatten(call)[0] if type(leaf) in (int, float)]
+            last = ", ".join(filter(None, (*numbers, texts[-1])))
+            warnings.warn(
+                f"distribute: {_MANY_NUMBERS} calls with other numbers were each recorded and planned, the last with "
+                f"{last} at {source_line()}. If the model only computes with a number, pass torch.tensor(number) as an "
+                "argument",
+                stacklevel=2,
+            )
 
     def __len__(self) -> int:
         return sum(map(len, self._programs.values()))

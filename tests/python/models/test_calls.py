@@ -357,6 +357,42 @@ def test_programs_that_were_not_used_for_longest_are_forgotten(monkeypatch):
     assert program(2) is not programs[2]
 
 
+class Scaled(torch.nn.Module):
+    """A layer whose result is multiplied by an argument and by an attribute."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.weight = torch.nn.Linear(3, 3), 1.0
+
+    def forward(self, x, factor):
+        return self.linear(x) * factor * self.weight
+
+
+@pytest.mark.parametrize("assigned", [False, True], ids=["arguments", "attributes"])
+def test_a_warning_of_numbers_that_change_in_each_call(recwarn, assigned):
+    P_x = grid(P_world, [job.size, 1])
+    model, x = Scaled().double(), torch.ones(job.size, 3, dtype=torch.double)
+    ours, block = distdl.distribute(model, P_x), x[:1]
+
+    def call(number, make=float):
+        factor = make(number)
+        if assigned and make is float:
+            model.weight = ours.weight = number
+            factor = 1.0
+        y = distdl.gather(ours(block, factor), P_x)
+        assert_none([off(y, model(x, factor)) if job.rank == 0 else ""])
+        return [str(warning.message) for warning in recwarn]
+
+    for number in (0.5, 2, -1e-3):
+        assert call(number) == []
+    (text,) = call(3.5)
+    assert "test_calls.py" in text
+    assert ("weight=3.5" if assigned else "with 3.5 at") in text
+    assert call(4.5) == [text]
+    for number in (5.5, 6.5, 7.5, 8.5, 9.5):  # the remedy
+        assert call(number, torch.tensor) == [text]
+
+
 def test_the_line_of_a_model_of_torch_is_that_of_the_program():
     model = distdl.distribute(torch.nn.Sequential(torch.nn.Linear(4, 4)), grid(P_world, [job.size, 1]))
     model(torch.ones(2, 4))

@@ -70,6 +70,55 @@ def test_the_same_numbers_and_the_gradients_of_one_process(first):
         assert y.numel() < wholes[1].numel() or size == 1
 
 
+class PerSample(torch.nn.Module):
+    """Scores and a penalty for each sample, rows of features, and statistics of the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.linear = torch.nn.Conv2d(2, 4, 3, padding=1), torch.nn.Linear(4, 5)
+
+    def forward(self, x):
+        y = torch.relu(self.conv(x))
+        return self.linear(y.mean((2, 3))), y.square().mean((1, 2, 3)), y.mean((0, 2, 3)), y.sum(1)
+
+
+def test_losses_of_torch_on_results_for_each_sample():
+    """Whole on every rank where samples are not split; rows stay in blocks."""
+    torch.manual_seed(0)
+    model, x, labels = PerSample().double(), noise((5, 2, 2 * job.size, 3)), torch.tensor([0, 1, 2, 4, 4])
+
+    def loss_of(network, x):
+        scores, penalties, means, rows = network(x)
+        loss = F.cross_entropy(scores, labels) + penalties.mean() + means.max()
+        loss.backward()
+        return loss, rows
+
+    P_x = grid(P_world, [1, 1, job.size, 1])
+    ours = distdl.distribute(model, P_x)
+    loss, rows = loss_of(ours, distdl.scatter(x, P_x))
+    expected, rows_there = loss_of(model, x)
+    assert_none([off(loss, expected)])
+    assert rows.shape[1] == 2
+    gathered = distdl.gather(rows, ours.output_partition[3])
+    assert_none([off(gathered, rows_there) if job.rank == 0 else ""])
+    assert ours.output_partition[:3] == (None, None, None)
+    gradients = distdl.sequential_gradients(ours)
+    assert_none([off(gradients[name], p.grad) if job.rank == 0 else "" for name, p in model.named_parameters()])
+
+
+def test_results_for_each_sample_are_split_if_samples_are():
+    torch.manual_seed(0)
+    model, x = PerSample().double(), noise((2 * job.size, 2, 4, 3))
+    P_x = grid(P_world, [job.size, 1, 1, 1])
+    ours = distdl.distribute(model, P_x)
+    scores, penalties, means, _ = ours(distdl.scatter(x, P_x))
+    assert len(scores) == len(penalties) == 2
+    assert ours.output_partition[2] is None
+    assert_none([off(means, model(x)[2])])
+    whole = distdl.gather((scores, penalties), ours.output_partition[:2])
+    assert_none([off(own, other) if job.rank == 0 else "" for own, other in zip(whole, model(x), strict=False)])
+
+
 def test_programs_for_the_first_worker_stay_right():
     """The loss was on worker 0, and the sum of nothing elsewhere."""
     model = Measured().double()

@@ -6,7 +6,6 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
 
 import torch
 
@@ -15,6 +14,7 @@ from distdl.models.capture.recording import Node, Value
 from distdl.models.plan.planning import Plan, PlanStep
 from distdl.models.plan.rank_sizes import RankSizes, capacity_of, elements_of
 from distdl.models.plan.step_memory import StepMemory
+from distdl.models.plan.tensor_use import TensorUse
 from distdl.models.plan.training import Training
 from distdl.torch_compat.trees import tree_flatten
 
@@ -51,13 +51,13 @@ class RankTimeline:
         self._pooled: dict[int, Counter[int]] = {}  # the numbers of messages by their sizes
         self._roots: dict[Value, Value] = {}  # values whose memory other values share
         dtypes: dict[Value, torch.dtype] = {}
-        self._segments: dict[int, int] = {}  # the last step of each checkpoint
+        self._segments: dict[int, list[int]] = {}  # the steps of each checkpoint
         for i, step in enumerate(plan.steps):
             work = works[step.node]
             dtypes.update(work.dtypes)
             self._roots.update({result: self._root(value) for result, value in work.shares.items()})
             if step.node.checkpoint:
-                self._segments[step.node.checkpoint] = i
+                self._segments.setdefault(step.node.checkpoint, []).append(i)
         self._sizes = RankSizes(plan, rank, dtypes)
         self.kept = [0] * self._n
         self._parameters(training.layout, training.copies)
@@ -112,13 +112,13 @@ class RankTimeline:
             known = self._backward(first[value])
             self._hold("weights", nbytes * owned, 0, self._end)
             if travels and kind != "replicated":
-                self._hold("copies", nbytes, first[value], known if value in kept else last[value])
+                self._hold_pooled("copies", nbytes, first[value], known if value in kept else last[value])
             if value in asking:
                 self._hold("optimizer", copies * nbytes * owned, 0, self._end)
                 if travels:
                     self._hold("copies", nbytes, self._backward(last[value]), known)
-                    self._hold("copies", nbytes, known, known)  # the message
-                    self._hold("gradients", nbytes * owned, known, self._end)
+                    self._hold_pooled("copies", nbytes, known, known)  # the message
+                    self._hold_pooled("gradients", nbytes * owned, known, self._end)
                 else:
                     self._hold("gradients", nbytes * owned, self._backward(last[value]), self._end)
                 largest = max(largest, nbytes * owned)
@@ -127,33 +127,32 @@ class RankTimeline:
     def _values(self) -> None:
         """Hold inputs, results, and what is kept for backward passes."""
         leaves = tree_flatten(self._plan.recording.results)[0]
-        uses: dict[Hashable, _Use] = {}
-        again: dict[int, float] = {}  # the largest workspace of each checkpoint
+        uses: dict[Hashable, TensorUse] = {}
         for value in self._plan.recording.inputs:
-            uses[value] = _Use(self._sizes.bytes_of(value), 0, self._end)
+            uses[value] = TensorUse(self._sizes.bytes_of(value), 0, self._end)
         for i, step in enumerate(self._plan.steps):
             node, work = step.node, self._works[step.node]
             reads = self._sizes.reads(step)
-            workspace = self._sizes.workspace(node)
-            for moment in (i, self._backward(i)):
-                self._hold("passing", workspace, moment, moment)
-            again[node.checkpoint] = max(workspace, again.get(node.checkpoint, 0))
+            self._hold("passing", self._sizes.workspace(node), i, i)
+            self._hold("passing", self._sizes.workspace(node, backward=True), self._backward(i), self._backward(i))
+            for _, nbytes in self._sizes.received(step):
+                self._hold_messages(nbytes, i)
             for value in node.outputs:
                 if self._root(value) is value:
-                    uses[value] = _Use(self._sizes.bytes_of(value), i, i, node.checkpoint)
+                    uses[value] = TensorUse(self._sizes.bytes_of(value), i, i, node.checkpoint)
             for key, nbytes in reads.values():
-                uses.setdefault(key, _Use(nbytes, i, i, node.checkpoint, is_message=True)).last = i
+                uses.setdefault(key, TensorUse(nbytes, i, i, node.checkpoint, is_message=True)).last = i
             for value in node.inputs:
                 if (use := uses.get(self._root(value))) is not None:
                     use.last = max(use.last, i)
+                    use.readers.add(node.checkpoint)
             for number, saved in enumerate(work.saved):
                 self._save(uses, i, step, (node, number), saved, reads)
         for leaf in leaves:
             if isinstance(leaf, Value) and (use := uses.get(self._root(leaf))) is not None:
                 use.last = self._end
-        for number, workspace in again.items():
-            moment = self._backward(self._segments.get(number, -1))
-            self._hold("passing", workspace if number else 0, moment, moment)
+        for number in self._segments:
+            self._compute_again(number, [use for use in uses.values() if use.checkpoint == number])
         for use in uses.values():
             self._hold_use(use)
             if use.savers:
@@ -161,7 +160,7 @@ class RankTimeline:
 
     def _save(
         self,
-        uses: dict[Hashable, _Use],
+        uses: dict[Hashable, TensorUse],
         i: int,
         step: PlanStep,
         own: Hashable,
@@ -180,26 +179,34 @@ class RankTimeline:
         if value is not None:  # a copy in another dtype
             whole = max(1, math.prod(value.shape)) * self._sizes.itemsize(value)
             share = (reads[value][1] if value in reads else self._sizes.bytes_of(value)) / whole
-        uses[own] = _Use(round(saved.nbytes * share), i, i, step.node.checkpoint, [i])
+        uses[own] = TensorUse(round(saved.nbytes * share), i, i, step.node.checkpoint, [i])
 
-    def _hold_use(self, use: _Use) -> None:
-        again = self._backward(self._segments[use.checkpoint]) if use.checkpoint else None
+    def _compute_again(self, checkpoint: int, uses: list[TensorUse]) -> None:
+        """Hold what the kernels of a checkpoint need when it is computed again, beyond what it keeps in the end."""
+        beyond = 0.0
+        later = sum(use.nbytes for use in uses if use.savers)
+        for i in self._segments[checkpoint]:
+            later -= sum(use.nbytes for use in uses if use.savers and use.first == i)
+            beyond = max(beyond, self._sizes.workspace(self._plan.steps[i].node) - later)
+        moment = self._backward(self._segments[checkpoint][-1])
+        self._hold("passing", beyond, moment, moment)
+
+    def _hold_use(self, use: TensorUse) -> None:
+        again = self._backward(self._segments[use.checkpoint][-1]) if use.checkpoint else None
         inside = [i for i in use.savers if self._plan.steps[i].node.checkpoint == use.checkpoint]
-        last = use.last
-        for i in use.savers:
-            checkpoint = self._plan.steps[i].node.checkpoint
-            if not checkpoint:
-                last = max(last, self._backward(i))
-            elif checkpoint != use.checkpoint:  # an input of a checkpoint
-                last = max(last, self._backward(self._segments[checkpoint]))
-        is_kept = last >= self._n and len(use.savers) > len(inside if use.checkpoint else [])
-        self._hold("kept" if is_kept else "passing", use.nbytes, use.first, last)
-        if use.is_message:
-            self._hold_message(use.nbytes, use.first, last)
+        ends = [self._backward(i) for i in use.savers if not self._plan.steps[i].node.checkpoint]
+        ends += [self._backward(self._first_saving(number)) for number in use.readers - {0, use.checkpoint}]
+        last = max(use.last, *ends, -1)
+        is_kept = last >= self._n and (ends or not use.checkpoint)
+        hold = self._hold_pooled if use.is_message else self._hold
+        hold("kept" if is_kept else "passing", use.nbytes, use.first, last)
         if again is not None and inside:
-            self._hold("kept", use.nbytes, again, self._backward(min(inside)))
-            if use.is_message:
-                self._hold_message(use.nbytes, again, self._backward(min(inside)))
+            hold("kept", use.nbytes, again, self._backward(min(inside)))
+
+    def _first_saving(self, checkpoint: int) -> int:
+        """The first step of a checkpoint that saves anything: until its backward pass torch keeps all inputs."""
+        steps = self._segments[checkpoint]
+        return next((i for i in steps if self._works[self._plan.steps[i].node].saved), steps[-1])
 
     def _gradients(self) -> None:
         """Hold the gradients of results between the backward passes of the users and of the maker."""
@@ -207,6 +214,7 @@ class RankTimeline:
         makers: dict[Value, int] = {}
         users: dict[Value, int] = {}
         sizes: dict[Value, int] = {}
+        arriving: set[Value] = set()
 
         def group(value: Value) -> Value:
             while value in groups:
@@ -219,8 +227,10 @@ class RankTimeline:
                 moment = self._backward(i)
                 for value, (_, nbytes) in self._sizes.reads(step).items():
                     self._hold("passing", nbytes, moment, moment)
+                    arriving.add(value)
+                for value, nbytes in self._sizes.received(step):
                     if value in differentiated and not value.name:
-                        self._hold_message(self._sizes.bytes_of(value), moment, moment)
+                        self._hold_messages(nbytes, moment)
             for value in node.inputs:
                 if value in differentiated and not value.name:
                     users[group(value)] = i
@@ -237,17 +247,29 @@ class RankTimeline:
         for leaf in tree_flatten(self._plan.recording.results)[0]:
             if isinstance(leaf, Value):
                 users[group(leaf)] = self._n - 1
+        arriving = {group(value) for value in arriving}
         for value, maker in makers.items():
             if value in users:
-                self._hold("passing", sizes[value], self._backward(users[value]), self._backward(maker))
+                hold = self._hold_pooled if value in arriving else self._hold
+                hold("passing", sizes[value], self._backward(users[value]), self._backward(maker))
 
     def _pool(self) -> None:
-        """Hold the memory of messages that the pool keeps: of each size as much as is in use at any moment."""
+        """Hold the memory that the pool keeps: of each size as much as is in use at any moment of a step."""
         for capacity, changes in self._pooled.items():
             in_use = [*itertools.accumulate(changes[moment] for moment in range(self._end + 1))]
             most = max(in_use)
             for moment, count in enumerate(in_use):
                 self._hold("copies", capacity * (most - count), moment, moment)
+
+    def _hold_pooled(self, part: str, nbytes: float, first: int, last: int) -> None:
+        """Hold memory of the pool, which keeps it afterwards: messages, parameters that arrive, and their gradients."""
+        self._hold(part, nbytes, first, last)
+        self._hold_message(round(nbytes), first, last)
+
+    def _hold_messages(self, nbytes: int, moment: int) -> None:
+        """Hold what is sent and what is received in an exchange."""
+        for _ in range(2):
+            self._hold_pooled("copies", nbytes, moment, moment)
 
     def _hold_message(self, nbytes: int, first: int, last: int) -> None:
         changes = self._pooled.setdefault(capacity_of(nbytes), Counter())
@@ -260,22 +282,3 @@ class RankTimeline:
             return [value for value in node.arguments if value.shape == result.shape or node.key in ("cat", "concat")]
         shared = self._works[node].shares.get(result)
         return [] if shared is None or node.written else [shared]
-
-
-@dataclass
-class _Use:
-    """A tensor on this rank.
-
-    Attributes:
-        first, last: the first and the last moment of its use in the forward pass.
-        checkpoint: the checkpoint in which it is made; 0 for none.
-        savers: the steps whose backward passes need it.
-        is_message: whether it is in memory of the pool.
-    """
-
-    nbytes: int
-    first: int
-    last: int
-    checkpoint: int = 0
-    savers: list[int] = field(default_factory=list)
-    is_message: bool = False

@@ -128,21 +128,30 @@ class Plan:
         """The placement of a value; buffers, constants, and parameters that are not in blocks, are replicated."""
         return self.placements.get(value, self.parameters.get(value, REPLICATED))
 
-    def result_blocks(self, value: Value) -> Blocks:
-        """The blocks in which the model returns a value.
+    def result_placement(self, value: Value) -> Placement:
+        """The placement in which the model returns a value; REPLICATED if every rank gets the whole of it.
 
-        Without requests a result with as many dimensions as the base, or else as an input, is split like it, since what
-        follows takes it for such a tensor. Of a value that each worker has, the block of worker 0 is the only one.
+        Without requests a result with as many dimensions as the base, or else as an input, is placed like it, since
+        what follows takes it for such a tensor. Others stay where they are if they are split; but the base says
+        whether samples are split.
         """
         place, base = self.placement(value), self.base
-        splits = [(base.ranks, base.shape)]
-        splits += [(input.ranks, input.splits) for input in self._inputs if isinstance(input, Blocks)]
-        like = next((each for each in splits if len(each[1]) == len(value.shape)), None)
-        if like is None or self._has_requests:
+        if not value.shape:
+            return REPLICATED
+        if self._has_requests:
             return place if isinstance(place, Blocks) else Blocks.of_one(base.ranks[0], value.shape)
-        if isinstance(place, Blocks) and (place.ranks, place.splits) == like:
-            return place
-        return Blocks.balanced(*like, value.shape)
+        inputs = [*zip(self.recording.inputs, self._inputs, strict=True)]
+        like = [(len(base.shape), base.ranks, base.shape)]
+        like += [(len(x.shape), at.ranks, at.splits) for x, at in inputs if isinstance(at, Blocks)]
+        for dims, ranks, splits in like:
+            if dims == len(value.shape):
+                is_there = isinstance(place, Blocks) and (place.ranks, place.splits) == (ranks, splits)
+                return place if is_there else Blocks.balanced(ranks, splits, value.shape)
+        if not isinstance(place, Blocks) or any(len(x.shape) == len(value.shape) for x, _ in inputs):
+            return REPLICATED
+        counts_samples = any(x.shape[:1] == value.shape[:1] and len(x.shape) == len(base.shape) for x, _ in inputs)
+        own = place.splits[1:] if counts_samples and base.shape[0] == 1 else place.splits
+        return REPLICATED if max(own, default=1) == 1 else place
 
     def _results(self, node: Node, operation: Operation, workers: Blocks) -> list[Blocks]:
         if operation.placements is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 
 import torch
 
@@ -14,7 +14,8 @@ from distdl.models.plan.planning import Plan, PlanStep
 from distdl.models.plan.redistribution import Redistribution
 from distdl.models.rules.windows import CONVOLUTIONS, TRANSPOSED
 from distdl.nn.conv.halo import SMALLEST
-from distdl.partitions.boxes import box_size
+from distdl.nn.kernels.convolution import takes_slow_kernel
+from distdl.partitions.boxes import box_size, common_box
 
 _CHANNEL_BLOCK = 16  # channels that kernels for CPUs keep side by side
 
@@ -29,8 +30,12 @@ class RankSizes:
     def __init__(self, plan: Plan, rank: int, dtypes: Mapping[Value, torch.dtype]) -> None:
         self._plan, self._rank, self._dtypes = plan, rank, dtypes
 
+    def local_shape(self, value: Value) -> tuple[int, ...]:
+        place = self._plan.placement(value)
+        return place.local_shape(self._rank) if isinstance(place, Blocks) else value.shape
+
     def bytes_of(self, value: Value) -> int:
-        return elements_of(self._plan.placement(value), value, self._rank) * self.itemsize(value)
+        return math.prod(self.local_shape(value)) * self.itemsize(value)
 
     def itemsize(self, value: Value) -> int:
         return self._dtypes.get(value, value.dtype).itemsize
@@ -40,6 +45,17 @@ class RankSizes:
         if not isinstance(workers, Blocks):
             return 1.0
         return math.prod(workers.local_shape(self._rank)) / max(1, math.prod(workers.shape))
+
+    def received(self, step: PlanStep) -> Iterator[tuple[Value, int]]:
+        """The inputs that are redistributed, and the bytes of them that this rank receives; it sends about as many."""
+        for value, regions, source in zip(step.node.inputs, step.input_regions, step.sources, strict=True):
+            box = None if regions is None else regions.box(self._rank, value.shape)
+            if box is not None and isinstance(source, Blocks):
+                own = source.block(self._rank)
+                common = None if own is None else common_box(box, own)
+                count = box_size(box) - (0 if common is None else box_size(common))
+                if count > 0:
+                    yield value, count * self.itemsize(value)
 
     def reads(self, step: PlanStep) -> dict[Value, tuple[Hashable, int]]:
         """For the inputs that this rank receives: an identity, and bytes, halos included."""
@@ -68,8 +84,8 @@ class RankSizes:
         is_wide = self.itemsize(node.outputs[0]) >= 4
         return is_convolution and is_wide and self.bytes_of(x) >= SMALLEST * self.itemsize(x)
 
-    def workspace(self, node: Node) -> float:
-        """Bytes that a kernel needs besides inputs and results."""
+    def workspace(self, node: Node, backward: bool = False) -> float:
+        """Bytes that a kernel needs besides inputs and results, or besides their gradients in its backward pass."""
         both = [*node.arguments, *node.outputs]
         if "fft" in node.key:  # backward passes of real transforms transform complex numbers of the same shape
             return max((2 if value.dtype.is_complex else 4) * self.bytes_of(value) for value in both)
@@ -77,8 +93,13 @@ class RankSizes:
             return 2 * self.bytes_of(node.outputs[0])
         if node.key not in CONVOLUTIONS:
             return 0
-        sizes = [self._reordered(value, CONVOLUTIONS[node.key]) for value in (both[0], both[-1])]
-        return max(sizes) if self.itemsize(both[-1]) >= 4 else sum(sizes)
+        ends = both[0], both[-1]
+        sizes = [self._reordered(value, CONVOLUTIONS[node.key]) for value in ends]
+        if backward and node.key == "Conv3d":
+            shape, module = self.local_shape(both[0]), node.module
+            if takes_slow_kernel(shape, module.weight.shape, module.groups):  # another kernel gets copies instead
+                sizes += map(self.bytes_of, ends)
+        return sum(sizes) if backward or self.itemsize(both[-1]) < 4 else max(sizes)
 
     def _reordered(self, value: Value, space: int) -> float:
         """Bytes in single precision, with channels in blocks as kernels for CPUs read and sum them."""

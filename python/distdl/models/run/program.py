@@ -82,11 +82,7 @@ class Program:
         self._add_observed_calls(boundaries, len(plan.steps))
         self._checkpoint = 0
         self._written_slots = [(self._replicated(value), name) for name, value in recording.written.items()]
-        self.placements = {value: self._result_blocks(value) for value in outputs}
-        for value in self.placements:
-            if not value.shape:
-                slot = (self._slots[value],)
-                self._append(ResultOnAllRanks(self.placements[value], self._like), slot, slot)
+        self.placements = {value: self._place_result(value) for value in dict.fromkeys(outputs)}
         self.results = [(leaf, self._slots[leaf] if isinstance(leaf, Value) else -1) for leaf in leaves]
         self._all_steps = with_transports(self.steps, self._parameters, results_reached(plan.steps, leaves), layouts)
         self._hooks: list[Hook] | None = None
@@ -145,12 +141,17 @@ class Program:
         has_block = isinstance(source, Blocks) and self._like.me in source.ranks
         return lambda x: redistribution(x if has_block else connected_empty([x]))
 
-    def _result_blocks(self, value: Value) -> Blocks:
-        """The blocks of a result, to which it is redistributed."""
-        place, blocks = self.plan.placement(value), self.plan.result_blocks(value)
-        if place != blocks:
-            self._redistribute(value, place, blocks)
-        return blocks
+    def _place_result(self, value: Value) -> Placement:
+        """The placement of a result, to which it is brought."""
+        place, wanted = self.plan.placement(value), self.plan.result_placement(value)
+        if isinstance(wanted, Blocks):
+            if place != wanted:
+                self._redistribute(value, place, wanted)
+        else:
+            source = place if isinstance(place, Blocks) else Blocks.of_one(self._like.ranks[0], value.shape)
+            slot = (self._slots[value],)
+            self._append(ResultOnAllRanks(source, value.shape, self._like), slot, slot)
+        return wanted
 
     def _replicated(self, value: Value) -> int:
         """The slot in which all workers have a value after the last step."""

@@ -45,7 +45,7 @@ def conv3d(
         and torch.backends.mkldnn.enabled
         and not torch.is_autocast_enabled(input.device.type)
         and all(t.dtype == torch.float32 and t.is_cpu and t.layout == torch.strided for t in tensors)
-        and _takes_slow_kernel(shape, weight.shape, groups)
+        and takes_slow_kernel(shape, weight.shape, groups)
         and _multiplications(shape, weight.shape, stride, padding, dilation) >= ONEDNN_PAYS
         and (bias is None or bias.shape == weight.shape[:1])
     )
@@ -55,7 +55,7 @@ def conv3d(
     return result if input.dim() == 5 else result.squeeze(0)
 
 
-def _takes_slow_kernel(input: Sequence[int], weight: Sequence[int], groups: int) -> bool:
+def takes_slow_kernel(input: Sequence[int], weight: Sequence[int], groups: int) -> bool:
     """Whether torch takes its own, slow kernel here: the conditions of ``use_mkldnn`` in its Convolution.cpp."""
     if len(weight) != 5 or len(input) != 5 or input[0] != 1 or groups != 1 or input[1] != weight[1]:
         return False
