@@ -13,7 +13,7 @@ from distdl.nn.base.layer import Layer
 from distdl.partitions.comparison import Params, Returned, raise_together
 from distdl.partitions.construction import PartitionLike, among_workers, grid_of, is_partition, tell
 from distdl.texts import safe_text
-from distdl.torch_compat.compilers import assume_constant_result
+from distdl.torch_compat.compilers import assume_constant_result, refuse_objects_in_graphs
 
 AnyLayer = TypeVar("AnyLayer", bound=Layer)
 Passed = TypeVar("Passed")
@@ -39,6 +39,7 @@ def call_layer(
 ) -> torch.Tensor:
     """Call the layer with these options on these partitions. Collective over their workers."""
     if torch.compiler.is_compiling():
+        refuse_objects_in_graphs("a function of distdl.fft")
         key = _layer_key(kind, tuple(partitions), *partitions.values(), **options)
         return call_in_graph(key, [], (input,), {})
     result: torch.Tensor = layer_for(kind, partitions, options)(input)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import TypeAlias
 
 import torch
+import torch.utils.checkpoint
 from torch.autograd.function import FunctionMeta, _SingleLevelFunction
 from torch.utils.checkpoint import _checkpoint_hook
 
@@ -19,6 +21,7 @@ __all__ = [
     "autograd_again",
     "gradients_seen_by_modes",
     "hide_saved_tensors",
+    "inputs_of_checkpoint",
 ]
 __all__ += ["is_checkpoint_hook", "is_in_backward", "number_of_writes", "saved_tensors_hooks"]
 
@@ -61,6 +64,16 @@ def at_end_of_backward(call: Callable[[], None]) -> None:
 def is_checkpoint_hook(name: str) -> bool:
     """Whether hooks on saved tensors, by their qualified name, belong to an activation checkpoint."""
     return name.startswith(_checkpoint_hook.__name__)
+
+
+def inputs_of_checkpoint(function: type[torch.autograd.Function]) -> object:
+    """For a recording, the inputs that an activation checkpoint of torch 2.11 or older keeps by a function of its own.
+
+    The checkpoint only looks whether they have a graph. NotImplemented for other functions. It can go with torch 2.11.
+    """
+    if function is not getattr(torch.utils.checkpoint, "_NoopSaveInputs", None):
+        return NotImplemented
+    return SimpleNamespace(grad_fn=True if torch.is_grad_enabled() else None)
 
 
 def hide_saved_tensors() -> contextlib.AbstractContextManager[object]:

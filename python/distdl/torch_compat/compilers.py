@@ -8,6 +8,10 @@ import weakref
 from collections.abc import Callable
 from typing import TypeVar
 
+import torch
+
+from distdl.torch_compat.version import TORCH
+
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., object])
 
 _by_key: weakref.WeakValueDictionary[int, object] = weakref.WeakValueDictionary()
@@ -25,6 +29,15 @@ def new_key(x: object) -> int:
 def of_key(key: int) -> object | None:
     """The operator or layer of this number; None if it was deleted."""
     return _by_key.get(key)
+
+
+_TOO_OLD = "" if TORCH >= (2, 12) else f"needs torch 2.12 or newer; this is torch {torch.__version__}"
+
+
+def refuse_objects_in_graphs(what: str) -> None:
+    """Refuse in a compiled program what finds constants by objects, such as partitions; torch can from 2.12 on."""
+    if _TOO_OLD:
+        raise NotImplementedError(f"{what} in a compiled program {_TOO_OLD}")
 
 
 def assume_constant_result(function: AnyFunction) -> AnyFunction:

@@ -14,7 +14,10 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 
-__all__ = ["FakeTensor", "FakeTensorMode", "errors_of_missing_values", "with_whole_lists", "without_log"]
+__all__ = [
+    "FakeTensor", "FakeTensorMode", "errors_as_with_values", "errors_of_missing_values", "with_whole_lists",
+    "without_log",
+]  # fmt: skip
 
 
 @contextmanager
@@ -37,6 +40,18 @@ def with_whole_lists() -> Iterator[None]:
         yield
     finally:
         FakeTensor.tolist = own
+
+
+@contextmanager
+def errors_as_with_values() -> Iterator[None]:
+    """Raise RuntimeError for sizes that a function refuses, also for tensors without values.
+
+    Until torch 2.12, for which this is needed, some functions raise AssertionError for these.
+    """
+    try:
+        yield
+    except AssertionError as error:
+        raise RuntimeError(str(error)) from error
 
 
 def errors_of_missing_values() -> tuple[type[Exception], ...]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
+
+from distdl.torch_compat.version import TORCH
 
 cpu_flash_attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 cpu_flash_attention_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -44,3 +46,22 @@ def writes_into_arguments(function: object) -> bool:
 def keep_in_order(library: torch.library.Library, name: str) -> None:
     """Have compilers keep the order of an operator's calls."""
     library._register_effectful_op(name, torch.library.EffectType.ORDERED)
+
+
+def _quantile(
+    input: torch.Tensor,
+    q: float | torch.Tensor,
+    dim: int | None = None,
+    keepdim: bool = False,
+    *,
+    interpolation: str = "linear",
+) -> torch.Tensor:
+    """The shape and the dtype of ``torch.quantile``."""
+    result = input.amax(() if dim is None else dim, keepdim)
+    return result.expand(*q.shape, *result.shape) if isinstance(q, torch.Tensor) else result
+
+
+without_values: dict[str, Callable[..., object]] = {}
+"""Functions with the shapes of others, which look at values of their arguments."""
+if TORCH < (2, 12):
+    without_values |= {"quantile": _quantile, "nanquantile": _quantile}

@@ -330,7 +330,7 @@ def test_averaged_model(P_world, example):
 def test_profiler(P_world, example, capfd):
     case = Case(P_world, example)
     expected = case.expected()
-    with profile(activities=[ProfilerActivity.CPU], record_shapes=True, with_stack=True):
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True, with_stack=True, acc_events=True):
         results = case.trained(case.layer, case.layer)
     assert_same(results, expected)
     assert "skipping" not in capfd.readouterr().err

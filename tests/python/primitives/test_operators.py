@@ -210,7 +210,7 @@ def test_an_empty_input_that_requires_grad_changes_no_values(P_world, make, dtyp
 def test_profilers_show_operators_by_name(P_world, make):
     case = make(P_world)
     x = torch.ones(case.shape, requires_grad=True)
-    with torch.profiler.profile() as profile:
+    with torch.profiler.profile(acc_events=True) as profile:
         case.operator(x).sum().backward()
     shown = {event.key for event in profile.key_averages()}
     name = f"distdl::{type(case.operator).__name__}"

@@ -107,7 +107,7 @@ def test_in_the_profiler(P_world, halves, capfd):
     layer = dnn.AllGather(grid(P_world, [job.size]), [0])
     x = torch.ones(4, requires_grad=True)
     layer(x).sum().backward()
-    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiled:
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True, acc_events=True) as profiled:
         y = layer.wait(layer.start(x)) if halves else layer(x)
         y.sum().backward()
     assert "skipping" not in capfd.readouterr().err  # what torch says of details that it does not take

@@ -1,13 +1,18 @@
 """Shared by the tests of pooling and interpolation: tensors in any blocks, and layers beside their torch.nn twins."""
 
+import functools
+import math
+
 import torch
 from hypothesis import strategies as st
 
 import distdl.nn as dnn
 from support.blocks import assemble, block_of, blocks_of, grid, grid_shapes, middle_of_window, spatial_sizes
+from support.models import Function
 from support.ranks import job
 from support.tensors import same_bits
 from support.twins import assert_equals_twin
+from support.versions import TORCH
 
 # The values that the integers of the input stand for: numbers with ties, or values that compare in their own ways.
 CONTENTS = {
@@ -19,7 +24,19 @@ CONTENTS = {
 
 def twins(name):
     """The sequential and the distributed layer of this name in torch.nn."""
-    return getattr(torch.nn, name), getattr(dnn, f"Distributed{name}")
+    sequential = getattr(torch.nn, name)
+    if name.startswith("LPPool") and TORCH < (2, 13):
+        sequential = functools.partial(power_average, sequential)
+    return sequential, getattr(dnn, f"Distributed{name}")
+
+
+def power_average(kind, norm_type, kernel_size, stride=None, ceil_mode=False):
+    """A layer of torch.nn, which computes with an infinite power from torch 2.13 on: its limit is a maximum."""
+    if norm_type not in (torch.inf, -torch.inf):
+        return kind(norm_type, kernel_size, stride, ceil_mode)
+    sign, dims = math.copysign(1, norm_type), int(kind.__name__[-2])
+    largest = getattr(torch.nn, f"MaxPool{dims}d")(kernel_size, stride, ceil_mode=ceil_mode)
+    return Function(lambda x: sign * largest(sign * x.abs()))
 
 
 def one_or_each(draw, options, dims):

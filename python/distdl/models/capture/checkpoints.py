@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from torch.utils.checkpoint import CheckpointFunction
+
+from distdl.models.capture.interception import FunctionClass
 from distdl.models.capture.recording import Function
 from distdl.models.capture.source_line import source_line
 from distdl.models.capture.unrecorded import saved_tensors_hook
-from distdl.torch_compat.autograd import is_checkpoint_hook
+from distdl.torch_compat.autograd import inputs_of_checkpoint, is_checkpoint_hook
 
 
 class Checkpoints:
@@ -30,7 +33,15 @@ class Checkpoints:
             )
         return self._reentrant
 
-    def run_reentrant(self, run: Function, args: Sequence[object]) -> object:
+    def apply(self, function: FunctionClass, args: Sequence[object]) -> object:
+        """The result of an autograd function of which torch makes checkpoints; NotImplemented for others."""
+        if function is not CheckpointFunction:
+            return inputs_of_checkpoint(function)
+        run, _, *inputs = args
+        assert callable(run)
+        return self._run_reentrant(run, inputs)
+
+    def _run_reentrant(self, run: Function, args: Sequence[object]) -> object:
         """Run the function of a reentrant checkpoint, with derivatives."""
         before, self._reentrant = self._reentrant, self._number(object())
         try:

@@ -14,7 +14,7 @@ from torch.overrides import resolve_name
 
 from distdl.models.capture.recording import Arguments, Function, Options
 from distdl.torch_compat.layers import NormBase
-from distdl.torch_compat.operators import name_of_library
+from distdl.torch_compat.operators import name_of_library, without_values
 
 
 def key_of(function: Function) -> str:
@@ -133,5 +133,5 @@ def _grouped_mm(
     return torch.matmul(mat_a, mat_b if mat_a.dim() == mat_b.dim() else mat_b[0]).to(out_dtype or mat_a.dtype)
 
 
-WITHOUT_VALUES: dict[str, Function] = {"grouped_mm": _grouped_mm}
+WITHOUT_VALUES: dict[str, Function] = {"grouped_mm": _grouped_mm, **without_values}
 """Functions to record in place of functions that torch cannot call without values, such as for some dtypes."""

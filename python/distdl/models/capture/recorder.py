@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils.checkpoint import CheckpointFunction
 
 from distdl.models.capture import unrecorded
 from distdl.models.capture.arguments import call_detaching, normalize_arguments
@@ -179,10 +178,8 @@ class Recorder(TorchFunctionMode):
         )
 
     def _apply(self, function: FunctionClass, *args: object, **kwargs: object) -> object:
-        if function is CheckpointFunction:
-            run, _, *inputs = args
-            assert callable(run)
-            return self._checkpoints.run_reentrant(run, inputs)
+        if (result := self._checkpoints.apply(function, args)) is not NotImplemented:
+            return result
         return self._call(end_of_apply(function), function.__name__, apply_of(function), args, kwargs)
 
     def _vmap(self, run: Function, *args: object, **kwargs: object) -> object:

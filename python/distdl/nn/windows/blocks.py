@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from distdl.partitions.boxes import Interval, block_intervals, cut
+from distdl.torch_compat.fake import errors_as_with_values
 
 OUTPUT_BLOCKS = ("balanced", "aligned")
 SPATIAL = "it needs {} spatial dimensions, preceded by the channels, or by batch and channels"
@@ -39,6 +40,7 @@ def blocks_of_outputs(resizing: Resizing, sizes: Sequence[int], output_blocks: s
 def naming_layer(layer: str) -> Iterator[None]:
     """Put the name of a layer before the messages of torch's exceptions in the body."""
     try:
-        yield
+        with errors_as_with_values():
+            yield
     except (IndexError, NotImplementedError, RuntimeError, ValueError) as error:
         raise type(error)(f"{layer}: {error}") from error

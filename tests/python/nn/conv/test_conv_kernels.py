@@ -43,7 +43,7 @@ def made(case, bias=True, batch=True):
 
 def kernels(function):
     """The names of what torch runs."""
-    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+    with profile(activities=[ProfilerActivity.CPU], acc_events=True) as profiler:
         function()
     return {event.key for event in profiler.key_averages()}
 

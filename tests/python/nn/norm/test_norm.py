@@ -17,6 +17,7 @@ from support.normal import filled, numbers
 from support.ranks import draws, job, on_all_ranks, raises_everywhere, together
 from support.sequential import assert_equals_sequential
 from support.tensors import same_bits
+from support.versions import NORMS_HAVE_BIAS
 
 
 @st.composite
@@ -35,17 +36,19 @@ def norms(draw):
     shape = draw(st.lists(size, min_size=lead + last, max_size=lead + last))
     channels = shape[lead - 1]
     options = {"eps": draw(st.sampled_from([1e-5, 0.1]))} if kind != "LocalResponseNorm" else {}
-    affine, bias = draw(st.booleans()), draw(st.booleans())
+    affine, bias = draw(st.booleans()), {"bias": draw(st.booleans())}
+    if not (NORMS_HAVE_BIAS or kind == "LayerNorm"):
+        bias = {}
     if kind in ("LayerNorm", "RMSNorm"):
         arguments = (shape[-draw(st.integers(1, len(shape))) :],)
-        options |= {"elementwise_affine": affine, **({"bias": bias} if kind == "LayerNorm" else {})}
+        options |= {"elementwise_affine": affine, **(bias if kind == "LayerNorm" else {})}
     elif kind == "GroupNorm":
         groups = draw(st.sampled_from([g for g in range(1, channels + 1) if channels % g == 0]))
-        arguments, options = (groups, channels), {**options, "affine": affine, "bias": bias}
+        arguments, options = (groups, channels), {**options, "affine": affine, **bias}
     elif kind == "LocalResponseNorm":
         arguments = (draw(size), draw(st.sampled_from([1.0, 0.5])), draw(st.sampled_from([0.75, 2.0])))
     else:
-        options |= {"affine": affine, "bias": bias, "track_running_stats": draw(st.booleans())}
+        options |= {"affine": affine, **bias, "track_running_stats": draw(st.booleans())}
         arguments, options["momentum"] = (channels,), draw(st.sampled_from([None, 0.1, 1.0]))
     if draw(st.integers(0, 9)) == 0 and kind[:5] not in ("Layer", "RMSNo", "Insta"):
         shape[0 if lead == 2 else -1] = 0

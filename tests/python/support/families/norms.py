@@ -17,6 +17,7 @@ from support.misuses.table import (
     not_positive,
 )
 from support.tensors import values
+from support.versions import NORMS_HAVE_BIAS
 
 
 def described_by(channels, features=lambda twin: 0):
@@ -108,6 +109,9 @@ SAMPLES = {
     "LocalResponseNorm": 6,
     "RMSNorm": 12,
 }
+if not NORMS_HAVE_BIAS:
+    SAMPLES |= {"BatchNorm1d": 14, "BatchNorm2d": 12, "BatchNorm3d": 12, "GroupNorm": 16}
+    SAMPLES |= {f"InstanceNorm{dims}d": 8 for dims in (1, 2, 3)}
 
 
 def rows() -> dict[str, Row]:

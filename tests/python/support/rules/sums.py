@@ -5,6 +5,7 @@ import torch.nn.functional as F
 
 from support.rules.functions import IMAGE, MATRIX, layer
 from support.splitting import numbers
+from support.versions import TORCH
 
 CLASSES = torch.randint(4, (2, 6, 5), generator=torch.Generator().manual_seed(0))
 
@@ -34,7 +35,7 @@ SUMS = {
     "mode that keeps": (lambda x: x.mode(-3, keepdim=True), IMAGE),
     "min": (lambda x: x.min(-1), IMAGE),
     "min that keeps": (lambda x: torch.min(x, dim=1, keepdim=True), IMAGE),
-    "aminmax": (lambda x: x.aminmax(dim=2), IMAGE),
+    "aminmax": (lambda x: (x if TORCH >= (2, 12) else x.detach()).aminmax(dim=2), IMAGE),  # 2.12 has a derivative
     "cummax": (lambda x: x.cummax(-2), IMAGE),
     "cummin by name": (lambda x: x.cummin(dim=1), IMAGE),
     "quantile": (lambda x: x.quantile(0.3, 2), IMAGE),
