@@ -13,7 +13,7 @@ from distdl.partitions.construction import PartitionLike, constructing, construc
 from distdl.partitions.grid import Grid
 from distdl.partitions.partition import Partition
 from distdl.partitions.structure import zero_volume_tensor
-from distdl.torch_compat.trees import tree_flatten, tree_unflatten
+from distdl.torch_compat.trees import tree_flatten, tree_flatten_with_path, tree_unflatten
 
 
 @overload
@@ -109,12 +109,13 @@ def gather(y: object, P_y: object, root: int = 0) -> object:
     """
     leaves, structure = tree_flatten(y)
     places = tree_flatten(P_y, is_leaf=is_partition)[0]
-    in_blocks = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-    if len(places) == len(leaves):
-        in_blocks = [i for i in in_blocks if places[i] is not None]
-    elif sum(map(is_partition, places)) < len(in_blocks):  # a dataclass leaves out what is None
-        in_blocks = [i for i in in_blocks if leaves[i].dim()]
     partitions = [P for P in places if is_partition(P)]
+    in_blocks = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    if len(places) != len(leaves):  # some classes leave out what is None
+        paths = {path for path, P in tree_flatten_with_path(P_y, is_leaf=is_partition)[0] if is_partition(P)}
+        in_blocks = [i for i, (path, _) in enumerate(tree_flatten_with_path(y)[0]) if path in paths]
+    else:
+        in_blocks = [i for i in in_blocks if places[i] is not None]
     if len(partitions) != len(in_blocks):
         problem = TypeError(f"gather: {len(in_blocks)} tensors and {len(partitions)} partitions")
         tell("gather", problem, partitions)

@@ -8,10 +8,13 @@ from collections.abc import Iterable
 
 import torch
 from torch.utils._pytree import (
+    KeyEntry,
+    MappingKey,
     TreeSpec,
     register_dataclass,
     register_pytree_node,
     tree_flatten,
+    tree_flatten_with_path,
     tree_leaves,
     tree_map,
     tree_map_only,
@@ -24,6 +27,7 @@ __all__ = [
     "register_dataclass",
     "register_holders",
     "tree_flatten",
+    "tree_flatten_with_path",
     "tree_leaves",
     "tree_map",
     "tree_map_only",
@@ -46,7 +50,7 @@ def register_holders(tree: object) -> None:
             if dataclasses.is_dataclass(kind) and not issubclass(kind, list | dict):
                 register_dataclass(kind)
             else:
-                register_pytree_node(kind, _parts, _made_of_parts)
+                register_pytree_node(kind, _parts, _made_of_parts, flatten_with_keys_fn=_parts_with_keys)
 
 
 def _is_holder(leaf: object) -> bool:
@@ -78,6 +82,11 @@ def _parts(holder: object) -> tuple[list[object], _Made]:
         keys, items = tuple(range(len(holder))), [*holder]
     attributes = getattr(holder, "__dict__", {})
     return [*items, *attributes.values()], (type(holder), keys, tuple(attributes))
+
+
+def _parts_with_keys(holder: object) -> tuple[list[tuple[KeyEntry, object]], _Made]:
+    parts, made = _parts(holder)
+    return [*zip(map(MappingKey, (*made[1], *made[2])), parts, strict=True)], made
 
 
 def _made_of_parts(parts: Iterable[object], made: _Made) -> object:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils._pytree import MappingKey, register_pytree_node, tree_leaves
 
 import distdl
 from support.blocks import grid
@@ -261,6 +262,33 @@ def test_a_dataclass_is_returned():
     assert [(type(result), result.count) for result in results] == [(Result, 7), (Result, 0)]
     expected = model(image)["results"]
     assert_none([off(results[i].scores, expected[i].scores, 1e-5) for i in range(2)])
+
+
+class Output(dict):
+    """Results without those that are None, as transformers has them."""
+
+    def __init__(self, **results):
+        super().__init__({name: result for name, result in results.items() if result is not None})
+
+
+register_pytree_node(
+    Output,
+    lambda output: ([*output.values()], [*output]),
+    lambda values, names: Output(**dict(zip(names, values, strict=True))),
+    flatten_with_keys_fn=lambda output: ([(MappingKey(name), y) for name, y in output.items()], [*output]),
+)
+
+
+def test_results_that_are_whole_may_be_left_out_of_the_partitions():
+    model = Returning(lambda model, y: Output(pooled=y.mean((0, 2, 3)), loss=y.mean(), last=y, states=[y, y.sum()]))
+    ours, P_x = over_rows(model)
+    image = torch.rand(2, 2, 5, 7)
+    results, expected = whole(ours, distdl.scatter(image, P_x)), model(image)
+    assert [*results] == [*expected]
+    leaves, others = tree_leaves(results), tree_leaves(expected)
+    assert_none([off(y, other, 1e-5) for y, other in zip(leaves, others, strict=True)])
+    y = ours(distdl.scatter(image, P_x))
+    raises_everywhere(TypeError, "0 tensors and 2 partitions", lambda: distdl.gather(y, [P_x, P_x]))
 
 
 class Cache:
