@@ -75,6 +75,10 @@ def selecting(x):
     return (x[rows] * 2).sum(1, keepdim=True) + x[x > 0].sort().values
 
 
+def masking(x):
+    return torch.masked_select(x.sin(), x[:, :1] > 0).view(torch.tensor(6), -1).cumsum(0)
+
+
 def visiting(x):
     for row in (x.abs().sum(1) > 3).nonzero():
         i = row[0]
@@ -91,7 +95,7 @@ def comparing(x):
     return x.abs() if torch.equal(x, x.abs()) or torch.allclose(x, x * 0) else -x
 
 
-FUNCTIONS = (choosing, counting, with_items, looping, slicing, selecting, visiting, reshaping, comparing)
+FUNCTIONS = (choosing, counting, with_items, looping, slicing, selecting, masking, visiting, reshaping, comparing)
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda each: each.__name__)

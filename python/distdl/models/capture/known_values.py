@@ -83,13 +83,14 @@ class KnownValues:
         name = getattr(function, "__name__", "")
         if key in _WITH_SIZES and (tensors := list(filter(self._is_size, tree_flatten((args[1:], kwargs))[0]))):
             numbers = {id(x): int(x) for x in tensors}
-            own, named = tree_map_only(FakeTensor, lambda x: numbers.get(id(x), x), (args[1:], kwargs))
+            own, named = tree_map_only(torch.Tensor, lambda x: numbers.get(id(x), x), (args[1:], kwargs))
             return function(args[0], *own, **named)
         if key in ("getitem", "setitem") and (index := self._without_masks(args[1])) is not args[1]:
             return function(args[0], index, *args[2:])
-        if key == "masked_select" and len(args) == 2 and (mask := self._known_mask(args[1])) is not None:
-            x, mask = torch.broadcast_tensors(args[0], mask)
-            return x[mask.nonzero(as_tuple=True)]
+        if key == "masked_select" and len(args) == 2:
+            x, mask = torch.broadcast_tensors(*args)
+            if (places := self._numbers_of(mask)) is not None:
+                return x[places]
         if name not in _OF_VALUES or (name == "where" and len(args) + len(kwargs) > 1):
             return NotImplemented
         result = self.call(function, args, kwargs)
@@ -105,7 +106,7 @@ class KnownValues:
 
     def _is_size(self, x: object) -> bool:
         """Whether an argument is a tensor with a single whole number, which is known or may be looked at."""
-        if not isinstance(x, FakeTensor) or x.dim() or x.is_floating_point():
+        if not isinstance(x, torch.Tensor) or x.dim() or x.is_floating_point():
             return False
         return self._looks is not None or self.of_tensor(x) is not None
 
