@@ -150,9 +150,9 @@ def masked_scatter(input: torch.Tensor, mask: torch.Tensor, source: torch.Tensor
     shape = torch.broadcast_shapes(input.shape, mask.shape)
     input, mask = input.expand(shape), mask.expand(shape)
     if not source.numel():
-        return input + source.sum(dtype=source.dtype)  # which is 0, and lets parameters have gradients
+        return (input + source.sum(dtype=source.dtype)).contiguous()  # which is 0, and lets parameters have gradients
     numbers = (mask.flatten().cumsum(0) - 1).clamp(0, source.numel() - 1)
-    return torch.where(mask, source.flatten()[numbers].view(shape), input)
+    return torch.where(mask, source.flatten()[numbers].view(shape), input).contiguous()
 
 
 DECOMPOSITIONS: dict[str, Function] = {

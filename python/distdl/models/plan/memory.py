@@ -197,7 +197,7 @@ class RankTimeline:
         ends = [self._backward(i) for i in use.savers if not self._plan.steps[i].node.checkpoint]
         ends += [self._backward(self._first_saving(number)) for number in use.readers - {0, use.checkpoint}]
         last = max(use.last, *ends, -1)
-        is_kept = last >= self._n and (ends or not use.checkpoint)
+        is_kept = last >= self._n and bool(ends)
         hold = self._hold_pooled if use.is_message else self._hold
         hold("kept" if is_kept else "passing", use.nbytes, use.first, last)
         if again is not None and inside:
