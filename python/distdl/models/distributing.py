@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import cast, overload
 
 import torch
 
@@ -11,7 +12,14 @@ from distdl.models.model import DistributedModel
 from distdl.partitions.construction import PartitionLike, constructor
 
 
-@constructor
+@overload
+def distribute(
+    model: Callable[..., object],
+    P_x: None,
+    *,
+    input_partitions: Mapping[str | int, object] | None = None,
+) -> Callable[..., object]: ...
+@overload
 def distribute(
     model: torch.nn.Module | Callable[..., object],
     P_x: PartitionLike,
@@ -20,14 +28,25 @@ def distribute(
     as_sequential: bool = False,
     input_partitions: Mapping[str | int, object] | None = None,
     values: str = "refuse",
-) -> DistributedModel:
+) -> DistributedModel: ...
+@constructor
+def distribute(
+    model: torch.nn.Module | Callable[..., object],
+    P_x: PartitionLike | None,
+    plan: Mapping[str, object] | None = None,
+    fallback: str = "error",
+    as_sequential: bool = False,
+    input_partitions: Mapping[str | int, object] | None = None,
+    values: str = "refuse",
+) -> DistributedModel | Callable[..., object]:
     """Distribute a model over partitions: it takes blocks of its input, and returns blocks of its usual results.
 
     Args:
         model: any ``torch.nn.Module``, or a function of whole tensors, such as a loss, a metric or an augmentation. Its
             steps must not depend on the values of tensors, unless ``values="agree"``. All ranks pass the same model;
             only weights may differ, of which those of worker 0 are used. A module is copied.
-        P_x: how the inputs are split, with as many dimensions as they have, such as ``[1, 1, 2, 2]``.
+        P_x: how the inputs are split, with as many dimensions as they have, such as ``[1, 1, 2, 2]``. None, as in a
+            model's ``output_partition``, if every rank has them whole: a function is returned as it is.
         plan: partitions of single modules, by names or patterns such as ``"layer[34].*"``; their workers are workers of
             P_x. A list of numbers, such as ``[1, 1, 1, 4]``, is a partition of the first workers. An operation follows
             the partition of the innermost module around it, and of several patterns for this module the last: if it has
@@ -68,7 +87,9 @@ def distribute(
 
     Collective over the communicator that P_x comes from, like each call of the result.
     """
+    if P_x is None and callable(model) and not isinstance(model, torch.nn.Module):
+        return model
     return DistributedModel.from_sequential(
-        whole_module(model), P_x, plan=plan, fallback=fallback, as_sequential=as_sequential,
+        whole_module(model), cast(PartitionLike, P_x), plan=plan, fallback=fallback, as_sequential=as_sequential,
         input_partitions=input_partitions, values=values,
     )  # fmt: skip
