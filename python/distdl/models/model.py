@@ -54,8 +54,8 @@ class DistributedModel(Container, WrappedModule):
     Shape:
         Tensors with as many dimensions as P_x, in any blocks; and tensors with fewer dimensions, such as times of
         diffusion, which each worker passes whole: the values of worker 0 count, and it receives the gradients.
-        ``input_partitions`` names other partitions. The result has the structure that the model returns, with a block
-        of each tensor. A result without dimensions, such as a loss, is the same on every rank.
+        ``input_partitions`` names other partitions. The result has the structure that the model returns, with blocks of
+        tensors that are split. Results that are not split, such as a loss, are whole on every rank.
 
     Attributes:
         module: a copy of the model, whose parameters and buffers are this module's own.
@@ -270,15 +270,13 @@ class DistributedModel(Container, WrappedModule):
         while True:
             program = self.program
             assert program is not None
-            looks = program.looks
-            program.use_hooks([] if program.plan.recording.is_open else self._snapshot.hooks)
             if key is None and program.is_random and not self.as_sequential:
                 key = self._drawn_key()
             parameters = [held[leaf] for held, leaf in self._held]  # compiled programs replace them
             try:
-                return program(tensors_in(call), parameters, key)
+                return program(tensors_in(call), parameters, key, self._snapshot.hooks)
             except OtherOutcomeError as other:
-                first = outcomes.of_first_looks(looks, other)
+                first = outcomes.of_first_looks(program.looks, other)
             with unseen_by_modes(), self.setting_up():
                 self._use_program(call, first)
 

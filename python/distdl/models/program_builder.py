@@ -155,7 +155,7 @@ class ProgramBuilder:
             try:
                 return record(looks)
             except Exception as error:
-                if looks.has_guessed:
+                if self._guesses and looks.has_guessed:
                     self._guesses = False
                 elif UNKNOWN_NUMBER in str(error) and not self._looks_at_masks:
                     self._looks_at_masks = True

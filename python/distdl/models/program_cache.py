@@ -16,7 +16,7 @@ _MOST_OPERATIONS = 1 << 15
 """The most in all programs that a model keeps, about 1 GiB. Two programs stay in any case."""
 _MANY_OUTCOMES = 16
 _MANY_NUMBERS = 4
-_DIGITS = r"-?\d[\d.]*(e[-+]?\d+)?"
+_WRITTEN_NUMBER = r"(?<![\w.])-?\d[\d.]*(e[-+]?\d+)?"
 
 Kind = tuple[Hashable, str, str]
 """What a program depends on: shapes and modes, arguments that are no tensors, and attributes that were assigned."""
@@ -28,7 +28,8 @@ def _text_of_many(programs: Sequence[Program]) -> str:
     source, outcomes = max(looks.items(), key=lambda item: len(item[1]))
     return (
         f"distribute: the model looks at values at {source}, and calls have found {len(outcomes)} outcomes. It is "
-        "recorded anew for each. A tensor in place of a number, and torch.where in place of a branch, need one record"
+        "recorded again for each. Use a tensor instead of the number, or torch.where instead of the branch, and one "
+        "recording serves all"
     )
 
 
@@ -37,7 +38,8 @@ class ProgramCache:
 
     def __init__(self) -> None:
         self._programs: dict[Kind, list[Program]] = {}  # both in the order of their last uses
-        self._alike: Counter[Hashable] = Counter()  # kinds that differ in numbers alone
+        self._alike: dict[Hashable, set[str]] = {}  # the texts of kinds that differ in numbers alone
+        self._outcomes: Counter[Kind] = Counter()  # the number of programs that were made for each kind
 
     def find(self, kind: Kind, outcomes: Sequence[object] = ()) -> Program | None:
         """The program of this kind that was used last, of those whose looks at values begin with these outcomes."""
@@ -59,7 +61,8 @@ class ProgramCache:
         of_kind.append(program)
         if len(of_kind) == 1:
             self._warn_of_numbers(kind, call)
-        if len(of_kind) == _MANY_OUTCOMES:
+        self._outcomes[kind] += bool(program.looks)
+        if self._outcomes[kind] == _MANY_OUTCOMES:
             warnings.warn(_text_of_many(of_kind), stacklevel=2)
         while len(self) > 2 and sum(each.count() for own in self._programs.values() for each in own) > _MOST_OPERATIONS:
             first = next(iter(self._programs))
@@ -70,10 +73,11 @@ class ProgramCache:
     def _warn_of_numbers(self, kind: Kind, call: object) -> None:
         """Warn of numbers that have other values in each call, once for each kind of call."""
         state, *texts = kind
-        alike = state, re.sub(_DIGITS, "0", str(texts))
-        self._alike[alike] += 1
-        if self._alike[alike] == _MANY_NUMBERS:
-            numbers = [repr(leaf) for leaf in tree_flatten(call)[0] if type(leaf) in (int, float)]
+        numbers = [repr(leaf) for leaf in tree_flatten(call)[0] if type(leaf) in (int, float)]
+        alike = self._alike.setdefault((state, re.sub(_WRITTEN_NUMBER, "0", str(texts))), set())
+        is_new = str(texts) not in alike and len(alike) < _MANY_NUMBERS
+        alike.add(str(texts))
+        if is_new and len(alike) == _MANY_NUMBERS:
             last = ", ".join(filter(None, (*numbers, texts[-1])))
             warnings.warn(
                 f"distribute: {_MANY_NUMBERS} calls with other numbers were each recorded and planned, the last with "
@@ -88,3 +92,5 @@ class ProgramCache:
     def clear(self) -> None:
         """Forget all programs."""
         self._programs.clear()
+        self._alike.clear()
+        self._outcomes.clear()

@@ -13,7 +13,7 @@ from distdl.partitions.construction import PartitionLike, constructing, construc
 from distdl.partitions.grid import Grid
 from distdl.partitions.partition import Partition
 from distdl.partitions.structure import zero_volume_tensor
-from distdl.torch_compat.trees import tree_flatten, tree_flatten_with_path, tree_unflatten
+from distdl.torch_compat.trees import SequenceKey, tree_flatten, tree_flatten_with_path, tree_unflatten
 
 
 @overload
@@ -109,19 +109,20 @@ def gather(y: object, P_y: object, root: int = 0) -> object:
     """
     leaves, structure = tree_flatten(y)
     places = tree_flatten(P_y, is_leaf=is_partition)[0]
-    partitions = [P for P in places if is_partition(P)]
+    partitions, missing = [P for P in places if is_partition(P)], []
     in_blocks = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     if len(places) != len(leaves):  # some classes leave out what is None
-        paths = {path for path, P in tree_flatten_with_path(P_y, is_leaf=is_partition)[0] if is_partition(P)}
-        in_blocks = [i for i, (path, _) in enumerate(tree_flatten_with_path(y)[0]) if path in paths]
-    else:
-        in_blocks = [i for i in in_blocks if places[i] is not None]
-    if len(partitions) != len(in_blocks):
-        problem = TypeError(f"gather: {len(in_blocks)} tensors and {len(partitions)} partitions")
+        by_path = dict(tree_flatten_with_path(P_y, is_leaf=is_partition)[0])
+        paths = [path for path, _ in tree_flatten_with_path(y)[0]]
+        missing = [path for path in paths if path not in by_path and (not path or isinstance(path[-1], SequenceKey))]
+        places = [by_path.get(path) for path in paths]
+    in_blocks = [i for i in in_blocks if places[i] is not None]
+    if len(partitions) != len(in_blocks) or missing:
+        problem = TypeError(f"gather: {len(in_blocks) + len(missing)} tensors and {len(partitions)} partitions")
         tell("gather", problem, partitions)
         raise problem
-    for i, P in zip(in_blocks, partitions, strict=True):
-        grid, at = _with_root("gather", P, root, lambda grid: None)
+    for i in in_blocks:
+        grid, at = _with_root("gather", places[i], root, lambda grid: None)
         leaves[i] = operators.repartition(grid, at, preserve_batch=False)(leaves[i])
     return tree_unflatten(leaves, structure)
 

@@ -35,7 +35,7 @@ _TOO_OLD = "" if TORCH >= (2, 12) else f"needs torch 2.12 or newer; this is torc
 
 
 def refuse_objects_in_graphs(what: str) -> None:
-    """Refuse in a compiled program what finds constants by objects, such as partitions; torch can from 2.12 on."""
+    """Raise in a compiled program before torch 2.12, which cannot keep partitions as constants."""
     if _TOO_OLD:
         raise NotImplementedError(f"{what} in a compiled program {_TOO_OLD}")
 

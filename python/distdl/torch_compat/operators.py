@@ -15,6 +15,10 @@ OpOverload = torch._ops.OpOverload
 """An operator itself, below the functions that call it."""
 
 
+assert_async = torch._assert_async
+"""Raises if a tensor without dimensions is false."""
+
+
 def schemas_of(name: str) -> Sequence[torch._C.FunctionSchema]:
     """The schemas of the overloads of an operator."""
     schemas: Sequence[torch._C.FunctionSchema] = torch._C._jit_get_schemas_for_operator(f"aten::{name}")
@@ -62,6 +66,6 @@ def _quantile(
 
 
 without_values: dict[str, Callable[..., object]] = {}
-"""Functions with the shapes of others, which look at values of their arguments."""
+"""For functions that torch cannot call without values: functions with results of the same shape and dtype."""
 if TORCH < (2, 12):
     without_values |= {"quantile": _quantile, "nanquantile": _quantile}

@@ -10,6 +10,7 @@ import torch
 from torch.utils._pytree import (
     KeyEntry,
     MappingKey,
+    SequenceKey,
     TreeSpec,
     register_dataclass,
     register_pytree_node,
@@ -23,6 +24,7 @@ from torch.utils._pytree import (
 )
 
 __all__ = [
+    "SequenceKey",
     "TreeSpec",
     "register_dataclass",
     "register_holders",

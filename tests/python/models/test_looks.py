@@ -91,11 +91,30 @@ def reshaping(x):
     return x.view(n, -1) * x.repeat_interleave((x[:, 0] > 0).long() + 1, 0).sum()
 
 
+def changing(x):
+    counts = (x > 0).sum(1).tolist()
+    signs = x.detach().sign().sum(1).numpy()
+    signs -= 1
+    return x * counts.pop() + sum(counts) + x * float(signs[0])
+
+
 def comparing(x):
     return x.abs() if torch.equal(x, x.abs()) or torch.allclose(x, x * 0) else -x
 
 
-FUNCTIONS = (choosing, counting, with_items, looping, slicing, selecting, masking, visiting, reshaping, comparing)
+FUNCTIONS = (
+    choosing,
+    counting,
+    with_items,
+    looping,
+    slicing,
+    selecting,
+    masking,
+    visiting,
+    reshaping,
+    changing,
+    comparing,
+)
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda each: each.__name__)
@@ -136,6 +155,42 @@ def test_layers_compute_once_what_they_write(P_world):
         first = ours.program
         ours.eval()(distdl.scatter(inputs[0], grid(P_world, [1, job.size])))
     assert ours.program is not first
+
+
+def only_looking(x):
+    return checkpoint(choosing_finite, x * 2, use_reentrant=False)
+
+
+def choosing_finite(x):
+    return x if torch.isfinite(x).all() else x.nan_to_num()
+
+
+def test_checkpoints_that_look(P_world):
+    assert_equal(P_world, only_looking, numbers(1, 5))
+    assert_equal(P_world, only_looking, numbers(1, 5), workers=max(1, job.size - 1))
+
+
+def test_checkpoints_around_a_model_that_looks(P_world):
+    torch.manual_seed(3)
+    model = Layers()
+    sequential, P_x = copy.deepcopy(model), grid(P_world, [1, job.size])
+    ours = distdl.distribute(model, P_x, values="agree")
+    for x in numbers(1, -2, 0.5):
+        checkpoint(sequential, x, use_reentrant=False).sum().backward()
+        checkpoint(ours, distdl.scatter(x, P_x), use_reentrant=False).sum().backward()
+    gradients = distdl.sequential_gradients(ours)
+    if job.rank == 0:
+        for name, parameter in sequential.named_parameters():
+            assert torch.allclose(gradients[name], parameter.grad), name
+
+
+def test_other_outcomes_leave_buffers_of_evaluation_alone(P_world):
+    torch.manual_seed(3)
+    P_x = grid(P_world, [1, job.size])
+    ours = distdl.distribute(Layers().eval(), P_x, values="agree")
+    losses = [ours(distdl.scatter(x, P_x)).sum() for x in numbers(1, -1, 1, -1)]
+    sum(losses).backward()
+    assert all(parameter.grad is not None for parameter in ours.linear.parameters())
 
 
 def drawing(x):

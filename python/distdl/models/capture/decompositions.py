@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from distdl.models.capture.recording import Arguments, Function, Options
+from distdl.torch_compat.operators import assert_async
 
 INLINED = {"gumbel_softmax", "multi_head_attention_forward"}
 """Functions that are recorded by the functions, or by the layer, that they call."""
@@ -149,8 +150,9 @@ def masked_scatter(input: torch.Tensor, mask: torch.Tensor, source: torch.Tensor
     """``torch.masked_scatter`` by functions that take elements at numbers."""
     shape = torch.broadcast_shapes(input.shape, mask.shape)
     input, mask = input.expand(shape), mask.expand(shape)
+    assert_async(mask.sum() <= source.numel(), "masked_scatter: the mask has more elements than the source")
     if not source.numel():
-        return (input + source.sum(dtype=source.dtype)).contiguous()  # which is 0, and lets parameters have gradients
+        return (input + source.sum(dtype=source.dtype)).contiguous()  # adds 0, so that source gets a gradient
     numbers = (mask.flatten().cumsum(0) - 1).clamp(0, source.numel() - 1)
     return torch.where(mask, source.flatten()[numbers].view(shape), input).contiguous()
 

@@ -7,6 +7,7 @@ computed with values in the first place, so that they are right wherever they ar
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import gc
 import inspect
@@ -48,7 +49,7 @@ _OTHERWISE = (
 )
 _OF_SHAPES = {"full_like", "new_full", "new_ones", "new_zeros", "ones_like", "zeros_like"}
 """Functions that need no values of the tensor that they are passed."""
-_WHOLE_NUMBERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+_WHOLE_NUMBERS = (torch.int64, torch.int32, torch.int16, torch.int8)  # uint8 is a mask
 _WITH_SIZES = {"as_strided", "expand", "narrow", "repeat", "reshape", "split", "tile", "unflatten", "view"}
 """Functions that take tensors with a single number as sizes."""
 _CACHED_BY_CODE: dict[CodeType, bool] = {}
@@ -85,9 +86,10 @@ class KnownValues:
             numbers = {id(x): int(x) for x in tensors}
             own, named = tree_map_only(torch.Tensor, lambda x: numbers.get(id(x), x), (args[1:], kwargs))
             return function(args[0], *own, **named)
-        if key in ("getitem", "setitem") and (index := self._without_masks(args[1])) is not args[1]:
+        if key in ("getitem", "setitem") and (index := self._with_numbers(args[1])) is not args[1]:
             return function(args[0], index, *args[2:])
-        if key == "masked_select" and len(args) == 2:
+        looks_at_masks = self._looks is not None and self._looks.at_masks
+        if key == "masked_select" and len(args) == 2 and (looks_at_masks or self._known_mask(args[1]) is not None):
             x, mask = torch.broadcast_tensors(*args)
             if (places := self._numbers_of(mask)) is not None:
                 return x[places]
@@ -115,7 +117,8 @@ class KnownValues:
         has_tensors = any(isinstance(leaf, FakeTensor) for leaf in tree_flatten((args, kwargs))[0])
         if self._looks is None or self._tensors is None or not has_tensors:
             return NotImplemented
-        return self._looks.outcome(self._tensors, function, args, kwargs)
+        outcome = self._looks.outcome(self._tensors, function, args, kwargs)
+        return really(copy.deepcopy, (outcome,), {})  # the model may change it
 
     def call(self, function: Function, args: Arguments, kwargs: dict[str, object]) -> object:
         """The result of a call of tensors with known values; NotImplemented if any is unknown."""
@@ -126,7 +129,7 @@ class KnownValues:
         args, kwargs = tree_map_only(torch.Tensor, lambda tensor: known[id(tensor)], (args, kwargs))
         return really(function, args, kwargs)
 
-    def _without_masks(self, index: object) -> object:
+    def _with_numbers(self, index: object) -> object:
         """An index with numbers in place of masks that are known."""
         parts = index if isinstance(index, tuple) else (index,)
         numbers = [self._numbers_of(part) for part in parts]

@@ -23,7 +23,9 @@ def listing(recording: Recording) -> list[str]:
         if value.constant is not None
     ]
     lines += [_of_node(node) for node in recording.nodes]
-    lines += [f"{look.source}, which looks at {look.args!r}: {look.outcome!r}" for look in recording.looks]
+    lines += [
+        f"{look.function.__name__}{look.args!r} {dict(look.kwargs)!r}: {look.outcome!r}" for look in recording.looks
+    ]
     lines += [f"the results {recording.results!r}", f"for its buffers {recording.written!r}"]
     return [without_addresses(line).replace("\n", " ") for line in lines]
 
@@ -35,14 +37,18 @@ def without_addresses(text: str) -> str:
 
 def line_of_constant(value: Value) -> str:
     """A line for a constant, with a digest of its values."""
-    x = value.constant
-    assert x is not None
+    assert value.constant is not None
+    return f"with a tensor {value!r} of {value.dtype} that is no parameter or buffer, {digest_of(value.constant)}"
+
+
+def digest_of(x: torch.Tensor) -> str:
+    """The shape of a tensor, and a digest of its values."""
     try:
         values = x.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
         digest = hashlib.sha256(values.numpy().tobytes()).hexdigest()[:16]
     except (NotImplementedError, RuntimeError, TypeError):  # no values, or not in a row
         digest = ""
-    return f"with a tensor {value!r} of {value.dtype} that is no parameter or buffer, of digest {digest}"
+    return f"of shape {list(x.shape)} and digest {digest}"
 
 
 def _of_node(node: Node) -> str:

@@ -12,10 +12,10 @@ from dataclasses import replace
 
 import torch
 
+from distdl.models.capture.listing import digest_of
 from distdl.models.capture.recording import Arguments, Function, Look, Options
 from distdl.models.capture.source_line import source_line
 from distdl.models.capture.tensors import RecordedTensors
-from distdl.torch_compat.fake import FakeTensor
 from distdl.torch_compat.trees import tree_flatten, tree_map_only
 
 
@@ -45,7 +45,7 @@ class Looks:
     @property
     def has_guessed(self) -> bool:
         """Whether the outcome of any look is a guess."""
-        return len(self.made) > len(self._outcomes)
+        return sum(look.outcome is not None for look in self.made) > len(self._outcomes)
 
     def outcome(self, tensors: RecordedTensors, function: Function, args: Arguments, kwargs: Options) -> object:
         """The outcome of a look.
@@ -57,8 +57,8 @@ class Looks:
             OpenLookError: if it is not known.
         """
         with torch.no_grad():
-            copies = tree_map_only(FakeTensor, torch.clone, (args, dict(kwargs)))
-        own, named = tree_map_only(FakeTensor, tensors.current, copies)
+            copies = tree_map_only(torch.Tensor, torch.clone, (args, dict(kwargs)))
+        own, named = tree_map_only(torch.Tensor, tensors.value, copies)
         look = Look(function, own, named, source_line())
         number = len(self.made)
         if number < len(self._outcomes):
@@ -70,7 +70,7 @@ class Looks:
         return outcome
 
     def _guess(self, look: Look) -> object:
-        """The outcome of the last look on the same line, as often as such looks had it in the call; None without."""
+        """The outcome of the last look on this line, at most once for each known outcome of that line; else None."""
         alike = [other for other in self.made if (other.source, other.function) == (look.source, look.function)]
         known = [other for other in self.made[: len(self._outcomes)] if other in alike]
         may_guess = self._guesses and len(alike) < 2 * len(known) and isinstance(known[-1].outcome, int)
@@ -84,7 +84,7 @@ def text_of_outcome(outcome: object) -> str:
 
 def _text_of_leaf(leaf: object) -> str:
     if isinstance(leaf, torch.Tensor):
-        leaf = leaf.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8).numpy()
+        return digest_of(leaf)
     if not hasattr(leaf, "tobytes"):
         return repr(leaf)
     return f"{getattr(leaf, 'shape', ())} {hashlib.sha256(leaf.tobytes()).hexdigest()[:16]}"

@@ -16,6 +16,7 @@ from distdl.models.capture.recorder import Recorder
 from distdl.models.capture.recording import Recording, Value
 from distdl.models.capture.transposed_linear import with_transposed_linear
 from distdl.modules.deep_copy import copied
+from distdl.modules.state import tensors_in_state
 from distdl.progress_bars import ProgressBar
 from distdl.torch_compat.autograd import autograd_again
 from distdl.torch_compat.fake import FakeTensor, FakeTensorMode, with_whole_lists, without_log
@@ -107,10 +108,13 @@ class Skeleton:
             (shape, strides_in(order, shape), dtype) for (shape, dtype), order in zip(inputs, orders, strict=True)
         ]
         try:
+            known = {id(module) for module, *_ in before}
             try:
                 recorder = self._recorded(call, described, key_of_layer, real_strides, bar, looks=looks)
-            finally:
-                self._refuse_new_modules({id(module) for module, *_ in before})
+            except Exception:
+                self._refuse_new_modules(known)
+                raise
+            self._refuse_new_modules(known)
             if recorder.recording.is_open:
                 return with_transposed_linear(recorder.recording)
             if unrecorded.drawn_outside_of_torch() != other_generators:
@@ -192,7 +196,7 @@ class Skeleton:
 
     def _refuse_new_modules(self, known: set[int]) -> None:
         for name, module in self.model.named_modules():
-            if id(module) not in known:
+            if id(module) not in known and tensors_in_state(module):
                 raise NotImplementedError(
                     f"the model makes its module {name}, a {type(module).__name__}, while it is called; make it before"
                 )

@@ -88,13 +88,17 @@ def as_strided(node: Node) -> Operation:
     steps = [*zip(shape, strides, strict=True)]
     spec: list[Sharded | None] = [None] * len(x.shape)
     for d, (n, step) in enumerate(zip(x.shape, x.strides, strict=True)):
-        reach = sum((m - 1) * stride for m, stride in steps if stride < step)
-        if (n, step) in steps and reach < step and all(t % (n * step) == 0 or t <= step for _, t in steps):
-            spec[d] = Sharded(steps.index((n, step)))
+        if (n, step) not in steps:
+            continue
+        at = steps.index((n, step))
+        others = steps[:at] + steps[at + 1 :]
+        reach = sum((m - 1) * stride for m, stride in others if stride <= step)
+        if reach < step and all(t % (n * step) == 0 or t <= step for _, t in others):
+            spec[d] = Sharded(at)
 
     def make(workers: Workers) -> Run:
         size = workers.local_shape
-        own = strides_in(order, [n if at is None else size[at.dim] for n, at in zip(x.shape, spec, strict=True)])
+        own = strides_in(order, [n if of is None else size[of.dim] for n, of in zip(x.shape, spec, strict=True)])
         across = [(x.strides[d], own[d]) for d in order]
 
         def moved(stride: int) -> int:
@@ -109,7 +113,7 @@ def as_strided(node: Node) -> Operation:
     def copies(x: torch.Tensor) -> torch.Tensor:
         return x.permute(order).contiguous().as_strided(shape, strides)
 
-    splittable = frozenset(at.dim for at in spec if at is not None)
+    splittable = frozenset(of.dim for of in spec if of is not None)
     return Operation(shape, (tuple(spec),), in_blocks(make, copies), splittable)
 
 

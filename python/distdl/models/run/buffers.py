@@ -46,7 +46,7 @@ class BufferBroadcast:
         self._is_source, self._receives = like.me == source, like.active
         self._buffers = buffers
         self._redistributions: dict[str, Redistribution] = {}
-        for name in _names_written(step, buffers):
+        for name in names_written(step, buffers):
             shape = buffers[name].shape
             place = Blocks((source,), tuple((n,) for n in shape))
             self._redistributions[name] = Redistribution(
@@ -58,7 +58,7 @@ class BufferBroadcast:
         """Whether a layer writes buffers that workers without the layer have as well."""
         if not isinstance(step.workers, Blocks) or set(step.workers.ranks) == set(like.ranks):
             return False
-        return bool(_names_written(step, buffers))
+        return bool(names_written(step, buffers))
 
     def __call__(self) -> list[torch.Tensor]:
         """Update the buffers after the layer. Returns no results."""
@@ -71,6 +71,7 @@ class BufferBroadcast:
         return []
 
 
-def _names_written(step: PlanStep, buffers: Mapping[str, torch.Tensor]) -> list[str]:
+def names_written(step: PlanStep, buffers: Mapping[str, torch.Tensor]) -> list[str]:
+    """The buffers that a layer writes."""
     names = [name for name in step.node.buffers.values() if name in buffers]
     return names if names and step.node.module.training else []

@@ -9,6 +9,8 @@ import torch
 
 from distdl.models.capture.looks import text_of_outcome
 from distdl.models.capture.recording import Look
+from distdl.torch_compat.autograd import hide_saved_tensors, saved_tensors_hooks
+from distdl.torch_compat.modes import active_modes, unseen_by_modes
 
 _MOST_REPEATS = 4
 
@@ -42,8 +44,8 @@ class OutcomesOfCall:
         self._last = other.number
         if self._repeats > _MOST_REPEATS:
             raise RuntimeError(
-                f"distribute: the values at {looks[other.number].source} are others each time that they are computed "
-                "within one call, so no program fits them"
+                f"distribute: the value looked at in {looks[other.number].source} differs each time it is computed "
+                "within one call (is it random outside of torch's generators?), so the model cannot be recorded"
             )
         return (*(look.outcome for look in looks[: other.number]), other.outcome)
 
@@ -51,10 +53,14 @@ class OutcomesOfCall:
 class OutcomeCheck:
     """Looks at values, which every rank receives, and raises if the outcome is another one than in the program.
 
+    An activation checkpoint, which is computed again in the backward pass, does so in the forward pass only.
+
     Args:
         number: of the look among those of the program.
         replications: functions that bring the tensors of the look to every rank. Calling is collective like they are.
     """
+
+    only_once = True
 
     def __init__(self, number: int, look: Look, replications: Sequence[Callable[[torch.Tensor], torch.Tensor]]) -> None:
         self._number, self._look, self._replications = number, look, replications
@@ -69,21 +75,37 @@ class OutcomeCheck:
         return ()
 
 
+def is_counted() -> bool:
+    """Whether hooks or modes, such as those of an activation checkpoint, count the tensors or operators of a call."""
+    return saved_tensors_hooks() is not None or active_modes() > 0
+
+
 @contextmanager
-def undone_for_another(buffers: Sequence[torch.Tensor], draws: bool) -> Iterator[None]:
-    """Give buffers their values again, and torch's generator its state, if a look has another outcome.
+def rehearsal() -> Iterator[None]:
+    """Let a program run for the outcomes of its looks alone."""
+    with torch.no_grad(), unseen_by_modes(), hide_saved_tensors():
+        yield
+
+
+@contextmanager
+def undone(buffers: Sequence[torch.Tensor], draws: bool, in_any_case: bool) -> Iterator[None]:
+    """Give buffers their values again, and torch's generator its state, if a look has another outcome or in any case.
 
     Args:
         draws: whether numbers are drawn from the generator.
     """
+    is_undone = in_any_case
     before = [(buffer, buffer.clone()) for buffer in buffers]
     state = torch.get_rng_state() if draws else None
     try:
         yield
     except OtherOutcomeError:
-        with torch.no_grad():
-            for buffer, values in before:
-                buffer.copy_(values)
-        if state is not None:
-            torch.set_rng_state(state)
+        is_undone = True
         raise
+    finally:
+        if is_undone:
+            with torch.no_grad():
+                for buffer, values in before:
+                    buffer.copy_(values)
+            if state is not None:
+                torch.set_rng_state(state)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import cast
@@ -14,10 +13,10 @@ from distdl.models.capture.recording import Look, ModuleBoundary, Run, Value
 from distdl.models.operations.placement import Blocks, Placement
 from distdl.models.plan.planning import Plan, PlanStep
 from distdl.models.plan.redistribution import ReadRegions, Redistribution, connected_empty
-from distdl.models.run.buffers import BufferBroadcast
+from distdl.models.run.buffers import BufferBroadcast, names_written
 from distdl.models.run.computation import local_computation, on_a_copy
 from distdl.models.run.hooks import HookFailures, ObservedCall
-from distdl.models.run.outcomes import OutcomeCheck, undone_for_another
+from distdl.models.run.outcomes import OutcomeCheck, is_counted, rehearsal, undone
 from distdl.models.run.parameter_buckets import results_reached, with_transports
 from distdl.models.run.result_on_all_ranks import ResultOnAllRanks
 from distdl.models.run.steps import Step, free_after_last_use, group_checkpoints, run_steps
@@ -45,6 +44,7 @@ class Program:
         layouts: of the parameters, by name.
 
     Attributes:
+        looks: at values, with the outcomes for which this program was made.
         results: the leaves of what the model returns: values with their slots, and other objects with -1.
 
     Constructing and calling are collective over the workers of the plan.
@@ -65,6 +65,9 @@ class Program:
         self._in_own_memory: dict[Value, int] = {}  # for values that share no memory, the checkpoint that returns them
         self._key_slots: list[int] = []
         recording = plan.recording
+        self.looks: list[Look] = recording.looks
+        written = {name for step in plan.steps for name in names_written(step, buffers)}
+        self._written = written if recording.looks else ()  # by layers
         self._checks = {look.values[-1]: (number, look) for number, look in enumerate(recording.looks)}
         self.inputs = [self._slot(value) for value in recording.inputs]
         for value, source in zip(recording.inputs, arrived, strict=True):
@@ -105,7 +108,7 @@ class Program:
         if isinstance(planned, Blocks) and source != planned:
             self._redistribute(value, source, planned)
         elif isinstance(source, Blocks) and not isinstance(planned, Blocks):
-            self._append(self._replication(value, source), slot, slot)
+            self._append(self._replication(value, source, self._like.ranks), slot, slot)
 
     def _add_sources(self, outputs: Sequence[Value]) -> None:
         """Give slots to the parameters, buffers and constants of the model."""
@@ -131,9 +134,9 @@ class Program:
         regions = ReadRegions(blocks.ranks, tuple(range(len(value.shape))), blocks.intervals)
         self._append(Redistribution("distribute", source, regions, value.shape, self._like), slot, slot)
 
-    def _replication(self, value: Value, source: Blocks) -> Run:
-        """A function that brings a value to all workers; it ignores tensors of workers without a block."""
-        regions = ReadRegions.whole(self._like.ranks)
+    def _replication(self, value: Value, source: Blocks, ranks: Sequence[int]) -> Run:
+        """A function that brings a whole value to ranks; it ignores tensors of workers without a block."""
+        regions = ReadRegions.whole(tuple(ranks))
         return self._from_blocks(Redistribution("distribute", source, regions, value.shape, self._like), source)
 
     def _from_blocks(self, redistribution: Redistribution, source: Placement) -> Run:
@@ -148,15 +151,14 @@ class Program:
             if place != wanted:
                 self._redistribute(value, place, wanted)
         else:
-            source = place if isinstance(place, Blocks) else Blocks.of_one(self._like.ranks[0], value.shape)
             slot = (self._slots[value],)
-            self._append(ResultOnAllRanks(source, value.shape, self._like), slot, slot)
+            self._append(ResultOnAllRanks(self._source(value), value.shape, self._like), slot, slot)
         return wanted
 
     def _replicated(self, value: Value) -> int:
         """The slot in which all workers have a value after the last step."""
         place, slot = self.plan.placement(value), self._new_slot()
-        run: Run = self._replication(value, place) if isinstance(place, Blocks) else lambda x: x
+        run: Run = self._replication(value, place, self._like.ranks) if isinstance(place, Blocks) else lambda x: x
         self._append(run, (self._slots[value],), (slot,))
         return slot
 
@@ -199,18 +201,16 @@ class Program:
             if value not in self._checks:
                 continue
             number, look = self._checks[value]
-            replications = [self._on_all_ranks(each) for each in look.values]
+            replications = [self._replication(x, self._source(x), self._like.constructors) for x in look.values]
             self._append(OutcomeCheck(number, look, replications), tuple(self._slots[x] for x in look.values), ())
 
-    def _on_all_ranks(self, value: Value) -> Run:
-        """A function that brings a value to every rank that calls the model."""
+    def _source(self, value: Value) -> Blocks:
+        """The blocks of a value; that of the first worker, if each has the whole."""
         place = self.plan.placement(value)
-        source = place if isinstance(place, Blocks) else Blocks.of_one(self._like.ranks[0], value.shape)
-        regions = ReadRegions.whole(self._like.constructors)
-        return self._from_blocks(Redistribution("distribute", source, regions, value.shape, self._like), source)
+        return place if isinstance(place, Blocks) else Blocks.of_one(self._like.ranks[0], value.shape)
 
     def _add_observed_calls(self, calls: deque[ModuleBoundary], place: int) -> None:
-        """Append steps that call the hooks of the modules whose calls begin or end before this step of the plan."""
+        """Append steps that call hooks of the modules whose calls begin or end before this step of the plan."""
         while calls and calls[0].place == place:
             self._checkpoint = calls[0].checkpoint
             observed = ObservedCall(calls.popleft(), self._slots, self._failures)
@@ -230,21 +230,12 @@ class Program:
         return len(self.plan.steps)
 
     @property
-    def looks(self) -> list[Look]:
-        """Looks at values, with the outcomes for which this program was made."""
-        return self.plan.recording.looks
-
-    def _written_by_layers(self) -> list[torch.Tensor]:
-        names = dict.fromkeys(name for step in self.plan.steps for name in step.node.buffers.values())
-        return [self._buffers[name] for name in names if name in self._buffers]
-
-    @property
     def is_random(self) -> bool:
         """Whether a call draws random numbers."""
         return bool(self._key_slots)
 
     def __call__(
-        self, inputs: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor], key: int | None = None
+        self, inputs: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor], key: int | None, hooks: list[Hook]
     ) -> object:
         """The results of a call, in the structure that the model returns.
 
@@ -252,21 +243,17 @@ class Program:
             inputs: this rank's blocks of the inputs.
             parameters: this rank's parts of the parameters.
             key: determines the random numbers; None for torch's numbers in one process.
+            hooks: on modules, which are called.
+
+        Raises:
+            OtherOutcomeError: on all ranks, if a look has another outcome than in the program.
         """
-        values: list[object] = [None] * self._slot_count
-        for slot, tensor in zip((*self.inputs, *self._parameters), (*inputs, *parameters), strict=True):
-            values[slot] = tensor
-        for slot, constant in self._constants:
-            values[slot] = constant
-        for slot, name, is_copied in self._buffers_read:
-            buffer = self._buffers[name]
-            values[slot] = buffer.clone() if is_copied else buffer
-        for number, slot in enumerate(self._key_slots):
-            values[slot] = None if key is None else key_of_part(key, number)
-        draws = key is None and self.is_random
-        with undone_for_another(self._written_by_layers(), draws) if self._checks else contextlib.nullcontext():
-            self._failures.first = None
-            run_steps(self.steps, values)
+        if self.plan.recording.is_open or (self._checks and is_counted()):
+            self.use_hooks([])
+            with rehearsal():
+                self._run(inputs, parameters, key, rehearses=True)
+        self.use_hooks(hooks)
+        values = self._run(inputs, parameters, key, rehearses=False)
         self._failures.raise_first()
         for slot, name in self._written_slots:
             buffer = self._buffers[name]
@@ -277,3 +264,23 @@ class Program:
             y = values[slot] if slot >= 0 else value
             results.append(y.detach() if isinstance(y, torch.Tensor) and not value.is_differentiable else y)
         return tree_unflatten(results, self._structure)
+
+    def _run(
+        self, inputs: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor], key: int | None, rehearses: bool
+    ) -> list[object]:
+        """The values in all slots after the last step."""
+        values: list[object] = [None] * self._slot_count
+        for slot, tensor in zip((*self.inputs, *self._parameters), (*inputs, *parameters), strict=True):
+            values[slot] = tensor
+        for slot, constant in self._constants:
+            values[slot] = constant
+        for slot, name, is_copied in self._buffers_read:
+            buffer = self._buffers[name]
+            values[slot] = buffer.clone() if is_copied else buffer
+        for number, slot in enumerate(self._key_slots):
+            values[slot] = None if key is None else key_of_part(key, number)
+        draws = key is None and self.is_random and bool(self._checks)
+        with undone([self._buffers[name] for name in self._written], draws, rehearses):
+            self._failures.first = None
+            run_steps(self.steps, values)
+        return values

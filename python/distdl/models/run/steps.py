@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, cast
 
 import torch
@@ -100,19 +100,22 @@ class Segment:
             written.update(step.writes)
         self.reads = tuple(dict.fromkeys(outside))
         self._writes, self._count = writes, max([*outside, *written]) + 1
-        self._steps = free_after_last_use(steps, {*writes, *self.reads})
+        kept = {*writes, *self.reads}
+        self._steps = free_after_last_use(steps, kept)
+        self._again = free_after_last_use([step for step in steps if not hasattr(step.run, "only_once")], kept)
 
     def __call__(self, *inputs: object) -> object:
         """Run the steps, and return their result or the list of their results."""
         with set_checkpoint_early_stop(False):  # some ranks would stop before an exchange
-            results = checkpoint(self._run, *inputs, use_reentrant=False)
-        return results if len(self._writes) > 1 else results[0]
+            results = checkpoint(self._run, iter([self._steps]), *inputs, use_reentrant=False)
+        return results[0] if len(self._writes) == 1 else results
 
-    def _run(self, *inputs: object) -> list[object]:
+    def _run(self, first: Iterator[Sequence[Step]], *inputs: object) -> list[object]:
+        """Run the steps, and in the backward pass those that give results."""
         values: list[object] = [None] * self._count
         for slot, tensor in zip(self.reads, inputs, strict=True):
             values[slot] = tensor
-        run_steps(self._steps, values)
+        run_steps(next(first, self._again), values)
         return [_saving(values[slot]) for slot in self._writes]
 
 

@@ -58,6 +58,8 @@ SHAPES = {
         IMAGE,
     ),
     "as_strided across all": (lambda x: x.as_strided((4, 5), (7, 3)), IMAGE),
+    "as_strided with equal strides": (lambda x: x.as_strided((5, 4), (1, 1)), MATRIX),
+    "as_strided with equal strides and sizes": (lambda x: x.as_strided((5, 6, 6), (6, 1, 0)), MATRIX),
     "as_strided of the same": (lambda x: x.as_strided(x.shape, x.stride()), IMAGE),
     "sizes that are tensors": (lambda x: x.view(2, torch.div(8, 2, rounding_mode="trunc"), -1), IMAGE),
     "expand": (lambda x: x[:, :1].expand(-1, 3, -1, -1), IMAGE),
