@@ -266,12 +266,11 @@ class DistributedModel(Container, WrappedModule):
     def compute(self, call: object) -> object:
         """Run the program of these tensors."""
         assert self._snapshot is not None
-        key, outcomes = None, OutcomesOfCall()
+        outcomes = OutcomesOfCall()
         while True:
             program = self.program
             assert program is not None
-            if key is None and program.is_random and not self.as_sequential:
-                key = self._drawn_key()
+            key = self._drawn_key() if program.is_random and not self.as_sequential else None
             parameters = [held[leaf] for held, leaf in self._held]  # compiled programs replace them
             try:
                 return program(tensors_in(call), parameters, key, self._snapshot.hooks)

@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import zip_longest
 
@@ -18,7 +18,6 @@ from distdl.models.capture.looks import Looks
 from distdl.models.capture.packing import by_parts
 from distdl.models.capture.recording import Node, Recording
 from distdl.models.capture.reordering import Names, in_order_of
-from distdl.models.capture.selections import UNKNOWN_NUMBER
 from distdl.models.capture.skeleton import Skeleton
 from distdl.models.inputs import PlacedInput
 from distdl.models.plan.parameter_splits import packings
@@ -27,6 +26,7 @@ from distdl.models.plan.requested import Request
 from distdl.models.rules.applied_layer import key_of_layer
 from distdl.models.rules.observed import dumps, loads, observed, unknown_nodes
 from distdl.models.run.buffers import Buffers
+from distdl.models.run.hooks import HookFailures
 from distdl.models.run.program import Program
 from distdl.parameters.layout import Layout
 from distdl.partitions.comparison import compared_once, gather_or_raise
@@ -64,6 +64,7 @@ class ProgramBuilder:
     fallback: str
     as_sequential: bool
     agrees: bool
+    _failures: HookFailures = field(default_factory=HookFailures)
     _guesses: bool = True
     _looks_at_masks: bool = False
 
@@ -107,7 +108,7 @@ class ProgramBuilder:
                 plan = planned(by_parts(self._record(call, inputs, orders, buffers, outcomes, True), packed))
             plan.refuse_unfollowed()
             with compared_once("distribute", self.grid.constructing_ranks()):
-                return Program(plan, [input.blocks for input in placed], buffers, layouts)
+                return Program(plan, [input.blocks for input in placed], buffers, layouts, self._failures)
 
     def _record(
         self,
@@ -157,7 +158,7 @@ class ProgramBuilder:
             except Exception as error:
                 if self._guesses and looks.has_guessed:
                     self._guesses = False
-                elif UNKNOWN_NUMBER in str(error) and not self._looks_at_masks:
+                elif isinstance(error, NotImplementedError) and not self._looks_at_masks:
                     self._looks_at_masks = True
                 else:
                     raise

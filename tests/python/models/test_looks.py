@@ -5,6 +5,7 @@ import warnings
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 import distdl
@@ -91,6 +92,13 @@ def reshaping(x):
     return x.view(n, -1) * x.repeat_interleave((x[:, 0] > 0).long() + 1, 0).sum()
 
 
+def indexing(x):
+    i = x.abs().sum(0).argmax()
+    y = x.clone()
+    y[0, i] = 2.0
+    return y[:, i].exp() + x.select(1, i) + x[:, x[0] > 0].sum(1) + x.new_zeros((x[0] > 0).sum()).sum()
+
+
 def changing(x):
     counts = (x > 0).sum(1).tolist()
     signs = x.detach().sign().sum(1).numpy()
@@ -103,23 +111,55 @@ def comparing(x):
 
 
 FUNCTIONS = (
-    choosing,
-    counting,
-    with_items,
-    looping,
-    slicing,
-    selecting,
-    masking,
-    visiting,
-    reshaping,
-    changing,
+    choosing, counting, with_items, looping, slicing, selecting, masking, visiting, reshaping, indexing, changing,
     comparing,
-)
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda each: each.__name__)
 def test_the_values_of_each_call_decide(P_world, function):
     assert_equal(P_world, function, numbers(1, 5, -3, 1, 0.1))
+
+
+def test_a_call_without_random_numbers_takes_none(P_world):
+    P_x = grid(P_world, [1, job.size])
+    ours = distdl.distribute(lambda x: F.dropout(x) if x.max() > 2 else x * 1, P_x, values="agree")
+    small, large = (distdl.scatter(x, P_x) for x in numbers(1, 9))
+    for x in (large, small, large):
+        torch.manual_seed(5)
+        ours(x)
+        drawn = torch.rand(1)
+        torch.manual_seed(5)
+        assert torch.equal(drawn, torch.rand(1)) == (x is small)
+
+
+def asserting(x):
+    assert x.max() < 2, "too large"
+    return x
+
+
+def test_exceptions_of_torch_and_python_keep_their_types(P_world):
+    P_x = grid(P_world, [1, job.size])
+    ours = distdl.distribute(asserting, P_x, values="agree")
+    large = distdl.scatter(numbers(9)[0], P_x)
+    raises_everywhere(AssertionError, "too large", lambda: ours(large))
+
+
+def test_the_exception_of_a_hook_is_raised_after_another_outcome(P_world):
+    P_x = grid(P_world, [1, job.size])
+    ours = distdl.distribute(Layers().eval(), P_x, values="agree")
+    good, other = (distdl.scatter(x, P_x) for x in numbers(1, float("nan")))
+    ours(good)
+    calls = []
+
+    def failing(module, args, result):
+        calls.append(result)
+        if len(calls) == 1:
+            raise ArithmeticError("once")
+
+    ours.linear.register_forward_hook(failing)
+    with pytest.raises(ArithmeticError, match="once"):
+        ours(other)
 
 
 class Layers(torch.nn.Module):

@@ -50,7 +50,10 @@ _OTHERWISE = (
 _OF_SHAPES = {"full_like", "new_full", "new_ones", "new_zeros", "ones_like", "zeros_like"}
 """Functions that need no values of the tensor that they are passed."""
 _WHOLE_NUMBERS = (torch.int64, torch.int32, torch.int16, torch.int8)  # uint8 is a mask
-_WITH_SIZES = {"as_strided", "expand", "narrow", "repeat", "reshape", "split", "tile", "unflatten", "view"}
+_WITH_SIZES = {
+    "as_strided", "expand", "narrow", "new_empty", "new_full", "new_ones", "new_zeros", "repeat", "reshape", "select",
+    "split", "tile", "unflatten", "view",
+}  # fmt: skip
 """Functions that take tensors with a single number as sizes."""
 _CACHED_BY_CODE: dict[CodeType, bool] = {}
 
@@ -145,7 +148,7 @@ class KnownValues:
         if (mask := self._known_mask(part)) is not None:
             return really(mask.nonzero, (), {"as_tuple": True})
         if isinstance(part, torch.Tensor) and not part.dim() and part.dtype in _WHOLE_NUMBERS:
-            return None if (number := self.of_tensor(part)) is None else (int(number),)
+            return (int(part),) if self._looks is not None or self.of_tensor(part) is not None else None
         if self._looks is None:
             return None
         if isinstance(part, slice) and any(isinstance(end, torch.Tensor) for end in (part.start, part.stop)):

@@ -33,13 +33,15 @@ class OutcomesOfCall:
 
     def __init__(self) -> None:
         self._last, self._repeats = -1, 0
+        self._state = torch.get_rng_state()
 
     def of_first_looks(self, looks: Sequence[Look], other: OtherOutcomeError) -> tuple[object, ...]:
-        """The outcomes of the first looks of this call.
+        """The outcomes of the first looks of this call. Its random numbers are drawn again.
 
         Raises:
             RuntimeError: if a look has found one outcome after another.
         """
+        torch.set_rng_state(self._state)
         self._repeats += other.number <= self._last
         self._last = other.number
         if self._repeats > _MOST_REPEATS:

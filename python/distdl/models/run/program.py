@@ -42,6 +42,7 @@ class Program:
         arrived: the placements of the inputs as a call passes them; they are redistributed if the plan has others.
         buffers: of the model, by name. Each call looks them up again, since they may be replaced.
         layouts: of the parameters, by name.
+        failures: of hooks, in all programs of the model: several may run in a call.
 
     Attributes:
         looks: at values, with the outcomes for which this program was made.
@@ -56,8 +57,9 @@ class Program:
         arrived: Sequence[Placement],
         buffers: Mapping[str, torch.Tensor],
         layouts: Mapping[str, Layout],
+        failures: HookFailures,
     ) -> None:
-        self.plan, self._like, self._buffers = plan, plan.base, buffers
+        self.plan, self._like, self._buffers, self._failures = plan, plan.base, buffers, failures
         self.steps: list[Step] = []
         self._slot_count = self._checkpoint = 0
         self._slots: dict[Value, int] = {}
@@ -75,7 +77,6 @@ class Program:
         leaves, self._structure = tree_flatten(recording.results)
         outputs = [leaf for leaf in leaves if isinstance(leaf, Value)]
         self._add_sources(outputs)
-        self._failures = HookFailures()
         boundaries = deque(recording.boundaries)
         for place, step in enumerate(with_progress("first call, set-up", plan.steps, self._like.rank == 0)):
             self._add_observed_calls(boundaries, place)
@@ -281,6 +282,5 @@ class Program:
             values[slot] = None if key is None else key_of_part(key, number)
         draws = key is None and self.is_random and bool(self._checks)
         with undone([self._buffers[name] for name in self._written], draws, rehearses):
-            self._failures.first = None
             run_steps(self.steps, values)
         return values
