@@ -192,6 +192,9 @@ def assert_refused_or_right(path, model, optimizer):
     if error is not None:
         kind, text = error
         assert kind == "ValueError" or (kind == "RuntimeError" and UNFIT.search(text)), error
+        if "differ from the bytes" in text:  # found while tensors are loaded; see load()
+            assert not optimizer.state
+            return
         assert all(untouched for _, _, untouched in outcomes), error
         assert str(optimizer.param_groups) == str(options)
         return
