@@ -175,7 +175,7 @@ class Unwilling(torch.Tensor):
     """A tensor that cannot be converted."""
 
     def to(self, *args, **kwargs):
-        raise ArithmeticError("not today")
+        raise LookupError("not today")
 
 
 def change(state, function):
@@ -224,12 +224,12 @@ class Silent(torch.nn.Module):
 
     def get_extra_state(self):
         if not self.says and job.rank == job.size - 1:
-            raise ArithmeticError("not today")
+            raise LookupError("not today")
         return "something"
 
     def set_extra_state(self, state):
         if job.rank == job.size - 1:
-            raise ArithmeticError("not now")
+            raise LookupError("not now")
 
 
 def test_a_state_that_one_rank_cannot_have(P_world, tmp_path):
