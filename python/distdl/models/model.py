@@ -38,8 +38,6 @@ from distdl.partitions.partition import Partition
 from distdl.torch_compat.modes import unseen_by_modes
 from distdl.torch_compat.trees import tree_flatten, tree_map_only
 
-VALUES = ("refuse", "agree")
-
 
 class _NotCalledError(RuntimeError, AttributeError):
     """Also an AttributeError, so that tools which look through all attributes pass over it: torch.jit.trace does."""
@@ -90,7 +88,7 @@ class DistributedModel(Container, WrappedModule):
 
     def check_options(self) -> None:
         check_choice("distribute", "fallback", self.fallback, FALLBACKS)
-        check_choice("distribute", "values", self.values, VALUES)
+        check_choice("distribute", "values", self.values, ("refuse", "agree"))
         if not isinstance(self.as_sequential, bool):
             raise TypeError(f"distribute: as_sequential={self.as_sequential!r}; it has to be a bool")
         if isinstance(self.module, torch.nn.Module):

@@ -16,10 +16,11 @@ _MOST_OPERATIONS = 1 << 15
 """The most in all programs that a model keeps, about 1 GiB. Two programs stay in any case."""
 _MANY_OUTCOMES = 16
 _MANY_NUMBERS = 4
+_MOST_COUNTED = 1000
 _WRITTEN_NUMBER = r"(?<![\w.])-?\d[\d.]*(e[-+]?\d+)?"
 
 Kind = tuple[Hashable, str, str]
-"""What a program depends on: shapes and modes, arguments that are no tensors, and attributes that were assigned."""
+"""Shapes and modes, arguments that are no tensors, and assigned attributes: all that a program depends on."""
 
 
 def _text_of_many(programs: Sequence[Program]) -> str:
@@ -33,13 +34,18 @@ def _text_of_many(programs: Sequence[Program]) -> str:
     )
 
 
+def _forget_first(counted: Counter[Hashable] | dict[Hashable, set[str]]) -> None:
+    if len(counted) == _MOST_COUNTED:
+        counted.pop(next(iter(counted)))
+
+
 class ProgramCache:
     """Programs by the kinds of their calls, such as shapes and modes. Those that were not used for longest go first."""
 
     def __init__(self) -> None:
         self._programs: dict[Kind, list[Program]] = {}  # both in the order of their last uses
         self._alike: dict[Hashable, set[str]] = {}  # the texts of kinds that differ in numbers alone
-        self._outcomes: Counter[Kind] = Counter()  # the number of programs that were made for each kind
+        self._outcomes: Counter[Hashable] = Counter()  # the number of programs that were made for each kind
 
     def find(self, kind: Kind, outcomes: Sequence[object] = ()) -> Program | None:
         """The program of this kind that was used last, of those whose looks at values begin with these outcomes."""
@@ -61,9 +67,11 @@ class ProgramCache:
         of_kind.append(program)
         if len(of_kind) == 1:
             self._warn_of_numbers(kind, call)
-        self._outcomes[kind] += bool(program.looks)
-        if self._outcomes[kind] == _MANY_OUTCOMES:
-            warnings.warn(_text_of_many(of_kind), stacklevel=2)
+        if program.looks:
+            _forget_first(self._outcomes)
+            self._outcomes[kind] += 1
+            if self._outcomes[kind] == _MANY_OUTCOMES:
+                warnings.warn(_text_of_many(of_kind), stacklevel=2)
         while len(self) > 2 and sum(each.count() for own in self._programs.values() for each in own) > _MOST_OPERATIONS:
             first = next(iter(self._programs))
             del self._programs[first][0]
@@ -74,10 +82,12 @@ class ProgramCache:
         """Warn of numbers that have other values in each call, once for each kind of call."""
         state, *texts = kind
         numbers = [repr(leaf) for leaf in tree_flatten(call)[0] if type(leaf) in (int, float)]
+        _forget_first(self._alike)
         alike = self._alike.setdefault((state, re.sub(_WRITTEN_NUMBER, "0", str(texts))), set())
-        is_new = str(texts) not in alike and len(alike) < _MANY_NUMBERS
+        if str(texts) in alike or len(alike) == _MANY_NUMBERS:
+            return
         alike.add(str(texts))
-        if is_new and len(alike) == _MANY_NUMBERS:
+        if len(alike) == _MANY_NUMBERS:
             last = ", ".join(filter(None, (*numbers, texts[-1])))
             warnings.warn(
                 f"distribute: {_MANY_NUMBERS} calls with other numbers were each recorded and planned, the last with "

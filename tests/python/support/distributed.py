@@ -44,6 +44,17 @@ def assert_none(problems):
     assert not any(reports), reports
 
 
+def over_rows(model):
+    """The model over blocks of rows, and their partition."""
+    P_x = grid(P_world, [1, 1, job.size, 1])
+    return distdl.distribute(model, P_x), P_x
+
+
+def whole(ours, *inputs, **arguments):
+    """The result of a distributed model, on rank 0."""
+    return distdl.gather(ours(*inputs, **arguments), ours.output_partition)
+
+
 def step(model, x, gather=lambda y: y):
     """The results of a model, and the loss of them."""
     leaves = [leaf for leaf in tree_leaves(gather(model(x))) if isinstance(leaf, torch.Tensor)]

@@ -152,7 +152,8 @@ class KnownValues:
         if self._looks is None:
             return None
         if isinstance(part, slice) and any(isinstance(end, torch.Tensor) for end in (part.start, part.stop)):
-            return (slice(*(int(end) if isinstance(end, torch.Tensor) else end for end in _ends_of(part))),)
+            ends = part.start, part.stop, part.step
+            return (slice(*(int(end) if isinstance(end, torch.Tensor) else end for end in ends)),)
         if not self._looks.at_masks or not isinstance(part, torch.Tensor) or part.dtype != torch.bool or not part.dim():
             return None
         return part.nonzero(as_tuple=True)
@@ -209,10 +210,6 @@ class KnownValues:
             return None  # random numbers are others in each call
         results = own[:1] if node.key == "setitem" else tree_flatten(result)[0]
         return [each for each in results if isinstance(each, torch.Tensor)][node.outputs.index(value)].detach()
-
-
-def _ends_of(part: slice) -> tuple[object, object, object]:
-    return part.start, part.stop, part.step
 
 
 def really(function: Callable[..., Result], args: Arguments, kwargs: Options) -> Result:

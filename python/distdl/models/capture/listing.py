@@ -7,8 +7,7 @@ import re
 
 import torch
 
-from distdl.models.capture.recording import Node, Recording, Value
-from distdl.torch_compat.trees import tree_leaves
+from distdl.models.capture.recording import Node, Recording, Value, values_in
 
 _OF_A_RANK = re.compile(r" at 0x[0-9a-f]+|(?<=cuda):\d+|(?<='cuda'), index=\d+")  # addresses and devices
 
@@ -16,7 +15,7 @@ _OF_A_RANK = re.compile(r" at 0x[0-9a-f]+|(?<=cuda):\d+|(?<='cuda'), index=\d+")
 def listing(recording: Recording) -> list[str]:
     """A line for each constant and call, for the results, and for the buffers that are written."""
     values = {value for node in recording.nodes for value in node.inputs}
-    values |= {value for value in tree_leaves(recording.results) if isinstance(value, Value)}
+    values.update(values_in(recording.results))
     lines = [
         line_of_constant(value)
         for value in sorted(values, key=lambda value: value.number)

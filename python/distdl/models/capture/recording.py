@@ -55,6 +55,11 @@ class Value:
         return f"%{self.number}{list(self.shape)}"
 
 
+def values_in(structure: object) -> list[Value]:
+    """The values in a structure such as the arguments of a call, in order."""
+    return [leaf for leaf in tree_flatten(structure)[0] if isinstance(leaf, Value)]
+
+
 @dataclass(frozen=True, eq=False)
 class Node:
     """A call of a function or of a layer of torch.nn.
@@ -103,12 +108,12 @@ class Node:
     @functools.cached_property
     def arguments(self) -> list[Value]:
         """The tensors of the call, in order."""
-        return [leaf for leaf in tree_flatten((self.args, dict(self.kwargs)))[0] if isinstance(leaf, Value)]
+        return values_in((self.args, dict(self.kwargs)))
 
     @functools.cached_property
     def outputs(self) -> list[Value]:
         """The tensors that the call returns, in order."""
-        return [leaf for leaf in tree_flatten(self.results)[0] if isinstance(leaf, Value)]
+        return values_in(self.results)
 
     def as_function(self, function: Run | None = None) -> Run:
         """The call as a function of the tensors in place of its values.
@@ -207,7 +212,7 @@ class Look:
     @functools.cached_property
     def values(self) -> list[Value]:
         """The tensors of the call, in order."""
-        return [leaf for leaf in tree_flatten((self.args, dict(self.kwargs)))[0] if isinstance(leaf, Value)]
+        return values_in((self.args, dict(self.kwargs)))
 
     def outcome_of(self, tensors: Mapping[Value, torch.Tensor]) -> object:
         """The outcome for these tensors."""

@@ -11,11 +11,11 @@ from distdl.models.capture.recording import Node, Value
 from distdl.models.operations.placement import Blocks, Placement
 from distdl.models.plan.exchanges import received_within
 from distdl.models.plan.planning import Plan, PlanStep
-from distdl.models.plan.redistribution import Redistribution
+from distdl.models.plan.redistribution import Redistribution, received_elements
 from distdl.models.rules.windows import CONVOLUTIONS, TRANSPOSED
 from distdl.nn.conv.halo import SMALLEST
 from distdl.nn.kernels.convolution import takes_slow_kernel
-from distdl.partitions.boxes import box_size, common_box
+from distdl.partitions.boxes import box_size
 
 _CHANNEL_BLOCK = 16  # channels that kernels for CPUs keep side by side
 
@@ -49,13 +49,9 @@ class RankSizes:
     def received(self, step: PlanStep) -> Iterator[tuple[Value, int]]:
         """The inputs that are redistributed, and the bytes of them that this rank receives; it sends about as many."""
         for value, regions, source in zip(step.node.inputs, step.input_regions, step.sources, strict=True):
-            box = None if regions is None else regions.box(self._rank, value.shape)
-            if box is not None and isinstance(source, Blocks):
-                own = source.block(self._rank)
-                common = None if own is None else common_box(box, own)
-                count = box_size(box) - (0 if common is None else box_size(common))
-                if count > 0:
-                    yield value, count * self.itemsize(value)
+            received = {} if regions is None else received_elements(source, regions, value.shape)
+            if count := received.get(self._rank, 0):
+                yield value, count * self.itemsize(value)
 
     def reads(self, step: PlanStep) -> dict[Value, tuple[Hashable, int]]:
         """For the inputs that this rank receives: an identity, and bytes, halos included."""

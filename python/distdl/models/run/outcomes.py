@@ -84,21 +84,16 @@ def is_counted() -> bool:
 
 @contextmanager
 def rehearsal() -> Iterator[None]:
-    """Let a program run for the outcomes of its looks alone."""
-    with torch.no_grad(), unseen_by_modes(), hide_saved_tensors():
+    """Let a program run for the outcomes of its looks alone. Random numbers are drawn again after it."""
+    with torch.no_grad(), unseen_by_modes(), hide_saved_tensors(), torch.random.fork_rng(devices=[]):
         yield
 
 
 @contextmanager
-def undone(buffers: Sequence[torch.Tensor], draws: bool, in_any_case: bool) -> Iterator[None]:
-    """Give buffers their values again, and torch's generator its state, if a look has another outcome or in any case.
-
-    Args:
-        draws: whether numbers are drawn from the generator.
-    """
+def undone(buffers: Sequence[torch.Tensor], in_any_case: bool) -> Iterator[None]:
+    """Give buffers their values again if a look has another outcome, or in any case."""
     is_undone = in_any_case
     before = [(buffer, buffer.clone()) for buffer in buffers]
-    state = torch.get_rng_state() if draws else None
     try:
         yield
     except OtherOutcomeError:
@@ -109,5 +104,3 @@ def undone(buffers: Sequence[torch.Tensor], draws: bool, in_any_case: bool) -> I
             with torch.no_grad():
                 for buffer, values in before:
                     buffer.copy_(values)
-            if state is not None:
-                torch.set_rng_state(state)

@@ -280,7 +280,6 @@ class Program:
             values[slot] = buffer.clone() if is_copied else buffer
         for number, slot in enumerate(self._key_slots):
             values[slot] = None if key is None else key_of_part(key, number)
-        draws = key is None and self.is_random and bool(self._checks)
-        with undone([self._buffers[name] for name in self._written], draws, rehearses):
+        with undone([self._buffers[name] for name in self._written], rehearses):
             run_steps(self.steps, values)
         return values
