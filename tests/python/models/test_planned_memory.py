@@ -80,6 +80,52 @@ def test_a_step_of_a_chain():
     assert parts(Chain(), optimizer=3).optimizer == 6 * WEIGHT
 
 
+def test_a_step_of_a_chain_on_four_ranks():
+    step = parts(Chain(torch.nn.ReLU()), (4, 1))
+    # The owner, in the backward pass of the last layer: its weight has arrived, its gradient, and the message with it.
+    assert (step.weights, step.gradients, step.copies) == (2 * WEIGHT, WEIGHT, 3 * WEIGHT)
+    assert (step.kept, step.passing) == (2 * BLOCK // 4, 3 * BLOCK // 4)
+
+
+def test_the_optimizer_step_of_a_large_weight():
+    size = 256
+    weight = 4 * size * size
+    model = torch.nn.Linear(size, size, bias=False)
+    step = distdl.report(model, P_x=[4, 1], shape=(4, size)).step
+    assert (step.weights, step.gradients, step.optimizer) == (weight, weight, 2 * weight)
+    assert step.copies == weight  # the pool has kept the message with the gradient
+    assert step.passing == 2 * weight + 4 * size  # what Adam computes, and the result of one row
+
+
+def test_convolutions_reorder_channels():
+    images, weight = (1, 16, 32, 32), 4 * 16 * 16
+    block, row = 4 * 16 * 32 * 32, 4 * 16 * 32
+    layers = [torch.nn.Conv2d(16, 16, 1, bias=False), torch.nn.Conv2d(16, 16, 3, padding=1, bias=False)]
+    model = torch.nn.Sequential(*layers)
+    step = distdl.report(model, P_x=[1, 1, 1, 1], shape=images).step
+    # In the backward pass of the last layer: the result, its gradient and that of its input, and two reordered tensors.
+    assert (step.kept, step.passing) == (2 * block, 5 * block)
+    step, half = distdl.report(model, P_x=[1, 1, 2, 1], shape=images).step, block // 2
+    padded = half + 4 * row  # with a halo of a row, in memory of the pool, which has sizes of 32, 40 and 48 KiB
+    assert (step.kept, step.passing) == (half + padded, 5 * half + padded)
+    assert step.copies == 3 * 9 * weight + 3 * weight  # as in a chain, and what the pool keeps for the other layer
+
+
+def test_transforms_back_are_of_complex_numbers():
+    class Filter(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(FEATURES))
+
+        def forward(self, x):
+            return torch.fft.irfft(torch.fft.rfft(x * self.weight))
+
+    step, spectrum = parts(Filter()), 8 * N * (FEATURES // 2 + 1)
+    assert step.kept == 2 * BLOCK  # torch keeps what is multiplied and what is transformed
+    # In the backward pass of irfft: the result, its gradient, that of the spectrum, and two complex tensors.
+    assert step.passing == 2 * BLOCK + spectrum + 2 * 2 * BLOCK
+
+
 @pytest.mark.parametrize(("layout", "share"), [("owner", 1), ("sharded", 4), ("replicated", 1)])
 def test_layouts(layout, share):
     with distdl.parameter_layout(layout):
