@@ -158,7 +158,8 @@ at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options) {
   const auto dtype = options.dtype().toScalarType();
   const auto bytes = static_cast<std::size_t>(c10::multiply_integers(sizes)) * c10::elementSize(dtype);
   if (bytes < kMinPooled || !options.device().is_cpu() || options.pinned_memory()) return at::empty(sizes, options);
-  return at::detail::empty_generic(sizes, &pool(), c10::DispatchKeySet(c10::DispatchKey::CPU), dtype, std::nullopt);
+  return at::detail::empty_generic(sizes, &pool(), c10::DispatchKeySet(c10::DispatchKey::CPU), dtype,
+                                   options.memory_format_opt());
 }
 
 at::Tensor resolved(const at::Tensor& x) { return x.is_conj() || x.is_neg() ? x.resolve_conj().resolve_neg() : x; }

@@ -38,7 +38,7 @@ at::Tensor filled_around(const geometry::Box& box, at::IntArrayRef sizes, double
   if (geometry::volume(box) == 0) return filled(sizes, fill, options);
   const auto result = empty(sizes, options);
   if (geometry::volume(box) == result.numel()) return result;
-  const auto value = filled({}, fill, options);
+  const auto value = filled({}, fill, options.memory_format(std::nullopt));
   auto rest = result;
   for (std::size_t d = 0; d < box.size(); ++d) {
     const auto dim = static_cast<std::int64_t>(d), behind = rest.size(dim) - box[d].stop;
@@ -89,10 +89,13 @@ at::Tensor RegionExchange::apply(const at::Tensor& x, EarlySend early) const {
   const auto dtype = to_->local.dtype;
   const bool sums = to_->overlapping;
   const auto options = x.options().dtype(sums ? accumulate_type(dtype) : dtype);
+  const auto order = same_ranks_ && to_->local.sizes.size() == x.sizes().size() ? x.suggest_memory_format()
+                                                                                : at::MemoryFormat::Contiguous;
+  const auto in_order = options.memory_format(order);
   // If this rank's own block covers the result of a sum, copy it, and add only the borders.
   const auto* const basis = sums ? whole_from(*to_, comm.rank()) : nullptr;
   auto result =
-      basis ? empty(to_->local.sizes, options) : filled_around(covered(*to_), to_->local.sizes, fill_, options);
+      basis ? empty(to_->local.sizes, in_order) : filled_around(covered(*to_), to_->local.sizes, fill_, in_order);
 
   // Boxes that are contiguous in memory travel from and to where they are; others through a buffer.
   Messages messages(id_->rank_set, early.tag);
@@ -131,7 +134,7 @@ at::Tensor RegionExchange::apply(const at::Tensor& x, EarlySend early) const {
     }
   }
   messages.wait_all();
-  return converted(result, dtype);
+  return result.scalar_type() == dtype ? result : empty(result.sizes(), in_order.dtype(dtype)).copy_(result);
 }
 
 Traffic RegionExchange::count_traffic(const at::Tensor& x) const {
@@ -150,7 +153,7 @@ Traffic RegionExchange::count_traffic(const at::Tensor& x) const {
 }
 
 OperatorPtr RegionExchange::make_adjoint() const {
-  return c10::make_intrusive<RegionExchange>(id_, !is_adjoint_, to_, from_, 0.0);
+  return c10::make_intrusive<RegionExchange>(id_, !is_adjoint_, to_, from_, 0.0, same_ranks_);
 }
 
 ExchangePrimitive::ExchangePrimitive(std::string name, MPI_Comm root, const Partition& x, const Partition& y,
@@ -181,7 +184,7 @@ OperatorPtr ExchangePrimitive::plan(const GlobalStructure& structure) {
   from->local.sizes = structure[my_rank()].sizes;
   to->local.sizes = y_.own ? exchange.output_shape : zero_volume(structure[my_rank()], preserve_batch_);
   from->overlapping = !unique() && !geometry::disjoint(exchange.sends);
-  return c10::make_intrusive<RegionExchange>(id_, false, from, to, fill_);
+  return c10::make_intrusive<RegionExchange>(id_, false, from, to, fill_, x_.ranks == y_.ranks);
 }
 
 }  // namespace distdl::operators

@@ -44,7 +44,7 @@ OperatorPtr RowExchange::between(const at::Tensor& x, const std::vector<std::int
   comm::refuse_abandoned(*id_->rank_set.communicator);
   const auto arriving = std::accumulate(received.begin(), received.end(), std::int64_t{0});
   return c10::make_intrusive<RegionExchange>(id_, false, side(x, x.size(0), sent, places_),
-                                             side(x, arriving, received, places_), 0.0);
+                                             side(x, arriving, received, places_), 0.0, true);
 }
 
 }  // namespace distdl::operators

@@ -235,12 +235,12 @@ def _operator_of(key: int) -> Operator:
 
 @torch.library.impl(_distdl_library, "apply", "CompositeExplicitAutograd")
 def _apply(x: torch.Tensor, operator: int, linear: bool, differentiated: bool) -> torch.Tensor:
-    return _operator_of(operator).core.call_traced(x, linear, differentiated)
+    return _operator_of(operator).core.call_traced(x, linear, differentiated).contiguous()  # as compilers are told
 
 
 @torch.library.impl(_distdl_library, "apply_adjoint", "CompositeExplicitAutograd")
 def _apply_adjoint(y: torch.Tensor, operator: int, sizes: Sequence[int]) -> torch.Tensor:
-    return _operator_of(operator).core.adjoint(y.new_empty(()).expand(sizes), y)
+    return _operator_of(operator).core.adjoint(y.new_empty(()).expand(sizes), y).contiguous()
 
 
 @torch.library.register_fake("distdl::apply", lib=_distdl_library)

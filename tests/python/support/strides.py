@@ -29,7 +29,8 @@ def expanded(x):
 
 
 def channels_last(x):
-    return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else transposed(x)
+    order = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
+    return transposed(x) if order is None else x.contiguous(memory_format=order)
 
 
 def conjugated(x):

@@ -12,6 +12,7 @@ from distdl import _core
 from distdl.nn.base.by_dimensions import family
 from distdl.nn.base.option_types import common_options, with_options
 from distdl.nn.base.options import integer
+from distdl.nn.kernels.memory_order import selected
 from distdl.nn.windows.adaptive import AdaptiveLayer
 from distdl.nn.windows.sums import ravel
 
@@ -86,7 +87,7 @@ class _DistributedAdaptiveMaxPool(_DistributedAdaptivePool):
             longest = max(stop - start for start, stop in along)
             repeated = [min(start + i, stop - 1) for start, stop in along for i in range(longest)]
             rows.append(torch.tensor(repeated, device=read.device))
-            read = read.index_select(d, rows[-1])
+            read = selected(read, d, rows[-1])
         pooled, indices = self._functions[self.dims](read, counts, return_indices=True)
         positions = torch.unravel_index(indices, read.shape[-self.dims :])
         global_positions = [

@@ -11,6 +11,7 @@ import torch
 from distdl import _core
 from distdl.nn.base.option_types import with_options
 from distdl.nn.base.precision import FLOATING, wide
+from distdl.nn.kernels.memory_order import selected
 from distdl.nn.windows.adaptive import AdaptiveLayer
 
 __all__ = ["DistributedUpsample"]
@@ -171,7 +172,7 @@ def interpolated(
     """Interpolate along the last dimensions, by positions in x and their weights, [taps, outputs] by dimension."""
     # The last dimension first, as in torch's kernels.
     for d, (inputs, weights) in reversed(list(enumerate(by_dimension, start=-len(by_dimension)))):
-        taps = [x.index_select(d, tap.to(x.device)) for tap in inputs]
+        taps = [selected(x, d, tap.to(x.device)) for tap in inputs]
         if not weighted:
             (x,) = taps
             continue

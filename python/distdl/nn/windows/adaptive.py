@@ -7,6 +7,7 @@ import torch.nn.functional as F
 
 from distdl.modules.graph import empty_result
 from distdl.nn.base.precision import FLOATING
+from distdl.nn.kernels.memory_order import selected
 from distdl.nn.windows.layer import WindowLayer
 from distdl.nn.windows.sums import window_sums
 
@@ -45,7 +46,7 @@ class AdaptiveLayer(WindowLayer):
             sums = F.pad(sums, [0, 0] * (-d - 1) + [0, 1])  # a zero, to fill shorter windows
             filler = sums.shape[d] - 1
             rows = [i if i < stop else filler for start, stop in along for i in range(start, start + lengths[d])]
-            sums = sums.index_select(d, torch.tensor(rows, device=sums.device))
+            sums = selected(sums, d, torch.tensor(rows, device=sums.device))
         sums = window_sums(sums, lengths, lengths)
         for d, along in enumerate(windows, start=-self.dims):
             counts = torch.tensor([stop - start for start, stop in along], dtype=sums.dtype, device=sums.device)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from distdl import operators
+from distdl.nn.kernels.memory_order import selected
 from distdl.partitions.boxes import Interval
 from distdl.partitions.grid import Grid
 
@@ -70,5 +71,5 @@ class BoxReader:
         """The box of this worker of P_y; zero volume on all other ranks."""
         read = self.exchange(x)
         for d, at in self.repeats:
-            read = read.index_select(d, at.to(read.device))
+            read = selected(read, d - read.dim(), at.to(read.device))
         return read
