@@ -273,6 +273,10 @@ class HostExchange:
     """
 
     def __init__(self, root: MPI.Comm | None, ranks: Sequence[int]) -> None: ...
+    @property
+    def spans_hosts(self) -> bool:
+        """Whether messages between these ranks may travel between hosts."""
+
     def compare(self, what: str, text: str) -> tuple[bool, list[str]]:
         """Whether all ranks passed the same text; if not, all texts in the order of the ranks.
 
