@@ -6,7 +6,7 @@ from typing import TypeAlias
 import torch
 from mpi4py import MPI
 
-_Workers: TypeAlias = tuple[list[int], list[int]]  # shape, and ranks of the root communicator
+_Workers: TypeAlias = tuple[list[int], Sequence[int]]  # shape, and ranks of the root communicator
 _Halo: TypeAlias = Sequence[Sequence[int]]  # for each dimension the widths (left, right)
 
 class MPIError(RuntimeError):
