@@ -30,8 +30,8 @@ RUNNING: dict[str, Variable] = {
     ),
     "DISTDL_HOSTS": (
         "``names``",
-        "Where the ranks are, which decides how small data travels: on ``one`` host, on ``several``, or as the "
-        "``names`` of the hosts say. See :doc:`round_trips`.",
+        "Where the ranks are, which decides how small data travels, and what :func:`distdl.arrange` does: on ``one`` "
+        "host, on ``several``, or as the ``names`` of the hosts say. See :doc:`round_trips`.",
     ),
     "DISTDL_PROGRESS_BARS": (
         "``1``",

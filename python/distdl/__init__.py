@@ -15,6 +15,7 @@ from distdl.modules.sequential_state import (
     sequential_state_dict,
 )
 from distdl.parameters import parameter_layout
+from distdl.partitions.arranging import arrange
 from distdl.partitions.comparison import HabitWarning
 from distdl.partitions.partition import Partition
 from distdl.partitions.structure import TensorStructure, structure_check, zero_volume_tensor
@@ -47,6 +48,7 @@ __all__ = [
     "Machine",
     "Partition",
     "TensorStructure",
+    "arrange",
     "check",
     "clip_grad_norm_",
     "comm_stats",

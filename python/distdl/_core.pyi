@@ -6,7 +6,7 @@ from typing import TypeAlias
 import torch
 from mpi4py import MPI
 
-_Workers: TypeAlias = tuple[list[int], list[int]]  # shape, and ranks of the root communicator
+_Workers: TypeAlias = tuple[list[int], Sequence[int]]  # shape, and ranks of the root communicator
 _Halo: TypeAlias = Sequence[Sequence[int]]  # for each dimension the widths (left, right)
 
 class MPIError(RuntimeError):
@@ -273,6 +273,10 @@ class HostExchange:
     """
 
     def __init__(self, root: MPI.Comm | None, ranks: Sequence[int]) -> None: ...
+    @property
+    def spans_hosts(self) -> bool:
+        """Whether messages between these ranks may travel between hosts."""
+
     def compare(self, what: str, text: str) -> tuple[bool, list[str]]:
         """Whether all ranks passed the same text; if not, all texts in the order of the ranks.
 

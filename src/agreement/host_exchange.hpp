@@ -16,6 +16,9 @@ class HostExchange {
   /// Collective over these ranks of root.
   HostExchange(MPI_Comm root, std::vector<int> ranks);
 
+  /// Whether messages between these ranks may travel between hosts; the same on all of them.
+  bool spans_hosts() const { return rank_set_.communicator && rank_set_.communicator->spans_hosts(); }
+
   /// Whether all ranks passed the same text; if they did not, all texts in the order of the ranks. Throws if some
   /// ranks make another call instead, which `what` names. Collective.
   std::pair<bool, std::vector<std::string>> compare(const std::string& what, const std::string& text) const;

@@ -21,13 +21,15 @@ Placement place(const RankSet& rank_set, const Partition& partition) {
                                 " ranks, but its shape " + text(partition.shape) + " needs " +
                                 std::to_string(placement.grid.size()));
   }
+  std::vector<int> ranks;
   for (const auto rank : partition.ranks) {
     const auto in_set = rank_set.rank_of(rank);
     if (rank_set.communicator && in_set == rank_set.communicator->rank()) {
-      placement.own = static_cast<std::int64_t>(placement.ranks.size());
+      placement.own = static_cast<std::int64_t>(ranks.size());
     }
-    placement.ranks.push_back(in_set);
+    ranks.push_back(in_set);
   }
+  placement.ranks = base::Ranks(std::move(ranks));
   return placement;
 }
 

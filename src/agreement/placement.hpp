@@ -23,7 +23,7 @@ struct Partition {
 struct Placement {
   std::string name;
   geometry::Grid grid;
-  std::vector<int> ranks;
+  base::Ranks ranks;
   std::optional<std::int64_t> own;  // this rank's worker; none if it is not in the partition
 
   int rank_of(std::int64_t worker) const { return ranks.at(static_cast<std::size_t>(worker)); }

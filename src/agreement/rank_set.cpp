@@ -1,6 +1,7 @@
 #include "agreement/rank_set.hpp"
 
-#include <set>
+#include <algorithm>
+#include <functional>
 
 #include "comm/error.hpp"
 
@@ -17,12 +18,16 @@ int rank_in(MPI_Comm comm) {
 }  // namespace
 
 RankSet rank_set_of(MPI_Comm root, const std::vector<int>& ranks) {
-  const std::set<int> distinct(ranks.begin(), ranks.end());
-  RankSet rank_set{nullptr, {distinct.begin(), distinct.end()}, root};
-  if (root != MPI_COMM_NULL && distinct.contains(rank_in(root))) {
-    rank_set.communicator = comm::communicator(root, rank_set.ranks);
+  auto distinct = ranks;
+  if (std::adjacent_find(distinct.begin(), distinct.end(), std::greater_equal<>()) != distinct.end()) {
+    std::sort(distinct.begin(), distinct.end());
+    distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
   }
-  return rank_set;
+  comm::CommunicatorPtr communicator;
+  if (root != MPI_COMM_NULL && std::binary_search(distinct.begin(), distinct.end(), rank_in(root))) {
+    communicator = comm::communicator(root, distinct);
+  }
+  return {std::move(communicator), base::Ranks(std::move(distinct)), root};
 }
 
 }  // namespace distdl::agreement

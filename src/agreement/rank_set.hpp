@@ -3,9 +3,9 @@
 
 #include <mpi.h>
 
-#include <algorithm>
 #include <vector>
 
+#include "base/ranks.hpp"
 #include "comm/communicator.hpp"
 
 namespace distdl::agreement {
@@ -14,19 +14,16 @@ namespace distdl::agreement {
 /// ascending order, so that the same ranks always vote together.
 struct RankSet {
   comm::CommunicatorPtr communicator;  // of these ranks alone; null on all others
-  std::vector<int> ranks;
+  base::Ranks ranks;
   MPI_Comm root = MPI_COMM_NULL;
 
   int user_rank(int rank) const { return ranks.at(static_cast<std::size_t>(rank)); }
   /// The rank in the communicator of a rank as the user counts.
-  int rank_of(int user_rank) const {
-    return static_cast<int>(std::lower_bound(ranks.begin(), ranks.end(), user_rank) - ranks.begin());
-  }
+  int rank_of(int user_rank) const { return static_cast<int>(ranks.place_of(user_rank)); }
 
   /// Whether `other` is a subset. This rank must be in both.
   bool covers(const RankSet& other) const {
-    if (communicator == other.communicator) return true;
-    return root == other.root && std::includes(ranks.begin(), ranks.end(), other.ranks.begin(), other.ranks.end());
+    return communicator == other.communicator || (root == other.root && ranks.contains_all(other.ranks));
   }
 
   /// Held from the agreement until the data has moved, so that other threads' calls do not come in between.

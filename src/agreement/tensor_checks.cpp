@@ -43,7 +43,9 @@ c10::ScalarType check_roles(const OperatorId& id, const Placement& input, const 
     }
   }
   std::vector<bool> is_worker(structure.size(), false);
-  for (const auto rank : input.ranks) is_worker[static_cast<std::size_t>(rank)] = true;
+  for (std::size_t worker = 0; worker < input.ranks.size(); ++worker) {
+    is_worker[static_cast<std::size_t>(input.ranks[worker])] = true;
+  }
   for (std::size_t r = 0; r < structure.size(); ++r) {
     if (structure[r].numel() != 0 && !is_worker[r]) {
       throw std::invalid_argument(id.name + ": rank " + std::to_string(id.rank_set.ranks[r]) + " is not in " +

@@ -27,7 +27,7 @@ template <class Error = std::runtime_error>
   const auto texts = comm::gather_texts(*rank_set.communicator, own);
   const bool in_backward = std::any_of(texts.begin(), texts.end(),
                                        [](const auto& text) { return text.find(", backward") != std::string::npos; });
-  throw Error(rule + "; " + base::by_rank(rank_set.ranks, texts) + (in_backward ? kBackwardRule : ""));
+  throw Error(rule + "; " + base::by_rank(rank_set.ranks.list(), texts) + (in_backward ? kBackwardRule : ""));
 }
 
 /// Distinguishes a call of an operator from its other calls, for a person who looks for a mistake.

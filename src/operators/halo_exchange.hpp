@@ -19,8 +19,9 @@ class HaloExchangePrimitive final : public ExchangePrimitive {
 
  private:
   geometry::Wanted wanted(const std::vector<geometry::Blocks>& blocks) const override;
+  const Halo& halo_of(std::size_t worker) const { return halos_.size() == 1 ? halos_.front() : halos_[worker]; }
 
-  std::vector<Halo> halos_;
+  std::vector<Halo> halos_;  // of each worker, or one that all have
 };
 
 }  // namespace distdl::operators

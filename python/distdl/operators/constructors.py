@@ -177,8 +177,13 @@ def halo_widths(halo: HaloWidths, dim: int, operation: str = "HaloExchange") -> 
 
 
 def gather_widths(P_x: Grid, widths: list[HaloPair]) -> list[list[list[int]]]:
-    """Every worker's widths, in worker order; [] on other ranks. Collective over P_x, without a comparison."""
-    return [json.loads(text) for text in P_x.gather(json.dumps(widths).encode())] if P_x.active else []
+    """Every worker's widths, in worker order; [] on other ranks. Equal widths are one object.
+
+    Collective over P_x, without a comparison.
+    """
+    texts = P_x.gather(json.dumps(widths).encode()) if P_x.active else []
+    known = {text: json.loads(text) for text in set(texts)}
+    return [known[text] for text in texts]
 
 
 def interval_exchange(

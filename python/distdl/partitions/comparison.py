@@ -164,14 +164,16 @@ def compare(
     partitions = tuple((name, list(grid.shape), list(grid.ranks)) for name, grid in grids.items())
     view_here = View(operation, partitions, tuple((name, safe_text(value)) for name, value in options.items()))
     views = exchange_views(call, voters, view_here, error)
-    for view in views.values():
+    for view in {id(view): view for view in views.values()}.values():  # one, where all ranks agree
         involved = {rank for _, _, ranks in view.partitions for rank in ranks}
-        if any(views[rank] != view for rank in involved):
+        if any(views[rank] is not view for rank in involved):
             refuse_difference(views)
 
 
 def exchange_views(call: str, voters: Grid, view: View, error: Exception | None) -> dict[int, View]:
-    """The views of all voters by rank. One voter's error is raised on all voters. Collective over the voters.
+    """The views of all voters by rank, equal views as one object. One voter's error is raised on all voters.
+
+    Collective over the voters.
 
     ``call`` is the operation, for the message if ranks are in different calls; ``error`` is the error of this rank.
     """
@@ -180,7 +182,8 @@ def exchange_views(call: str, voters: Grid, view: View, error: Exception | None)
     same, texts = voters.host_exchange().compare(call, view.to_json())
     if same and error is not None:
         raise error
-    views = dict(zip(voters.ranks, [view] * voters.size if same else map(View.from_json, texts), strict=True))
+    known = {text: View.from_json(text) for text in set(texts)}
+    views = dict(zip(voters.ranks, [view] * voters.size if same else map(known.__getitem__, texts), strict=True))
     _raise_first(views, error)
     return views
 
@@ -228,10 +231,11 @@ def _cut(text: str, start: int = 0) -> str:
 
 
 def _ranks_by_call(views: Mapping[int, View]) -> str:
-    views = dict(zip(views, _cut_to_difference(list(views.values())), strict=True))
+    distinct = {id(view): view for view in views.values()}
+    texts = dict(zip(distinct, map(str, _cut_to_difference([*distinct.values()])), strict=True))
     ranks_of: dict[str, list[int]] = {}
     for rank, view in views.items():
-        ranks_of.setdefault(str(view), []).append(rank)
+        ranks_of.setdefault(texts[id(view)], []).append(rank)
     return "; ".join(f"rank {', '.join(map(str, ranks))}: {text}" for text, ranks in ranks_of.items())
 
 

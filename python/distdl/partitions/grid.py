@@ -9,7 +9,7 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import index
+from operator import eq, index
 from typing import TypeAlias
 
 from mpi4py import MPI
@@ -18,7 +18,7 @@ from distdl import _core
 from distdl.partitions.boxes import as_slices, balanced_box
 
 Communicator: TypeAlias = MPI.Comm
-ShapeAndRanks = tuple[list[int], list[int]]  # shape and ranks, as the C++ core takes partitions
+ShapeAndRanks = tuple[list[int], Sequence[int]]  # shape and ranks, as the C++ core takes partitions
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,17 +39,17 @@ class Grid:
     shape: tuple[int, ...]
     constructors: tuple[int, ...]
     me: int
-    world: tuple[int, ...] = ()
+    world: Sequence[int] = ()
 
     @classmethod
     def of(cls, comm: MPI.Comm) -> Grid:
         """The grid of all ranks of a communicator. Raises RuntimeError outside of MPI's lifetime."""
         refuse_ended("Partition", comm)
-        ranks = tuple(range(comm.Get_size()))
+        ranks = _first_ranks(comm.Get_size())
         shape = tuple(comm.dims) if isinstance(comm, MPI.Cartcomm) else (len(ranks),)
         group, world_group = comm.Get_group(), MPI.COMM_WORLD.Get_group()
         try:
-            world = tuple(MPI.Group.Translate_ranks(group, list(ranks), world_group))
+            world = _compact(MPI.Group.Translate_ranks(group, list(ranks), world_group))
         finally:
             group.Free()
             world_group.Free()
@@ -68,8 +68,8 @@ class Grid:
     @classmethod
     def imagined(cls, size: int) -> Grid:
         """A line of ranks that need not exist, to plan for them in one process."""
-        ranks = tuple(range(size))
-        return cls(MPI.COMM_SELF, ranks, (size,), constructors=ranks, me=MPI.UNDEFINED, world=ranks)
+        ranks = _first_ranks(size)
+        return cls(MPI.COMM_SELF, ranks, (size,), constructors=ranks, me=MPI.UNDEFINED, world=range(size))
 
     @classmethod
     def unknown(cls, shape: Sequence[int] = ()) -> Grid:
@@ -83,7 +83,10 @@ class Grid:
     @functools.cached_property
     def rank(self) -> int:
         """This rank's number among the workers; ``MPI.PROC_NULL`` if it is not a worker."""
-        return self.ranks.index(self.me) if self.me in self.ranks else MPI.PROC_NULL
+        try:
+            return self.ranks.index(self.me)
+        except ValueError:
+            return MPI.PROC_NULL
 
     @functools.cached_property
     def active(self) -> bool:
@@ -123,7 +126,7 @@ class Grid:
     @functools.cached_property
     def workers(self) -> ShapeAndRanks:
         """Shape and ranks, as the C++ core takes partitions."""
-        return list(self.shape), list(self.ranks)
+        return list(self.shape), self.ranks
 
     @functools.cached_property
     def cache(self) -> dict[object, object]:
@@ -169,11 +172,11 @@ class Grid:
 
     def host_exchange(self) -> _core.HostExchange:
         """The exchange of small data in host memory among the workers."""
-        return _core.HostExchange(self.root, list(self.ranks))
+        return _core.HostExchange(self.root, self.ranks)
 
     def byte_messages(self, call: str) -> _core.ByteMessages:
         """Messages of bytes between the workers, in a call on which they have agreed. Collective over them."""
-        return _core.ByteMessages(call, self.root, list(self.ranks))
+        return _core.ByteMessages(call, self.root, self.ranks)
 
     def apart(self) -> Grid:
         """The workers as a line on a separate communicator, for calls on another thread. Collective over them."""
@@ -212,6 +215,18 @@ class Grid:
 
     def __reduce__(self) -> str | tuple[object, ...]:
         raise belongs_to_its_job("a Partition")
+
+
+@functools.lru_cache(maxsize=8)
+def _first_ranks(size: int) -> tuple[int, ...]:
+    """All ranks of a communicator of this size: one tuple for all grids."""
+    return tuple(range(size))
+
+
+def _compact(ranks: Sequence[int]) -> Sequence[int]:
+    """The same ranks, as a range if each follows the one before it."""
+    following = range(ranks[0], ranks[0] + len(ranks)) if ranks else range(0)
+    return following if all(map(eq, ranks, following)) else tuple(ranks)
 
 
 def refuse_ended(operation: str, root: MPI.Comm | None) -> None:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from operator import index
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import numpy as np
 import torch
@@ -74,13 +74,6 @@ class Partition(SmallData):
             partition.comm, partition.device = like.comm, like.device
         elif isinstance(like, MPI.Comm):
             partition.comm = like
-        return partition
-
-    def _derived(self, grid: Grid, cartesian: bool = True) -> Self:
-        """The partition of a grid, with a communicator. Collective over the grid's workers."""
-        comm = grid.host_exchange().view(list(grid.shape) if cartesian else []) if grid.active else MPI.COMM_NULL
-        partition = type(self).of_grid(grid, comm)
-        partition.device = self.device
         return partition
 
     # Properties
@@ -191,7 +184,7 @@ class Partition(SmallData):
                     f"create_partition_inclusive: ranks {chosen} of a partition of {self.size}; they must be distinct "
                     f"numbers from 0 to {self.size - 1}, at least one"
                 )
-        return self._derived(self.grid.line([self.ranks[rank] for rank in chosen]), cartesian=False)
+        return derived_partition(self, self.grid.line([self.ranks[rank] for rank in chosen]), cartesian=False)
 
     @collective_method
     def create_cartesian_topology_partition(self, shape: Sequence[int]) -> Partition:
@@ -215,7 +208,7 @@ class Partition(SmallData):
                 )
         if not self.grid.known:
             return Partition.of_grid(Grid.unknown(extents))
-        return self._derived(self.grid.related(self.ranks[: math.prod(extents)], extents))
+        return derived_partition(self, self.grid.related(self.ranks[: math.prod(extents)], extents))
 
     @collective_method
     def create_cartesian_subtopology_partition(self, keep: Sequence[bool]) -> Partition:
@@ -247,7 +240,7 @@ class Partition(SmallData):
             return Partition.of_grid(Grid.unknown(shape))
         ranks = self.grid.side_by_side(self.grid.place, axes)
         # Workers of other sub-grids do not know this sub-grid, so only its workers construct on it.
-        return self._derived(replace(self.grid, ranks=ranks, shape=tuple(shape), constructors=ranks))
+        return derived_partition(self, replace(self.grid, ranks=ranks, shape=tuple(shape), constructors=ranks))
 
     @collective_method
     def create_partition_union(self, other: Partition) -> Partition:
@@ -272,7 +265,7 @@ class Partition(SmallData):
                     "workers outside of it"
                 )
             union.extend(dict.fromkeys(self.ranks + other.ranks))
-        return self._derived(self.grid.line(union), cartesian=False)
+        return derived_partition(self, self.grid.line(union), cartesian=False)
 
     # Early release
 
@@ -287,3 +280,17 @@ class Partition(SmallData):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.deactivate()
+
+
+AnyPartition = TypeVar("AnyPartition", bound=Partition)
+
+
+def derived_partition(origin: AnyPartition, grid: Grid, cartesian: bool = True) -> AnyPartition:
+    """The partition of a grid, with a communicator, and the device of the one that it is made from.
+
+    Collective over the grid's workers.
+    """
+    comm = grid.host_exchange().view(list(grid.shape) if cartesian else []) if grid.active else MPI.COMM_NULL
+    partition = type(origin).of_grid(grid, comm)
+    partition.device = origin.device
+    return partition

@@ -4,8 +4,9 @@ from typing import Any
 
 from mpi4py import MPI
 
+import distdl
 from distdl import Partition
-from support.misuses.table import Row, Wrong
+from support.misuses.table import Row, Wrong, not_a_partition
 
 
 def rows() -> dict[str, Row]:
@@ -78,4 +79,23 @@ def rows() -> dict[str, Row]:
     entries = {f"Partition.{name}": row for name, row in table.items()}
     comms = [Wrong(v, TypeError, "intracommunicator") for v in (None, 3, "comm", [0], MPI.COMM_WORLD.group)]
     entries["MPIPartition"] = Row(Partition, lambda P: {"comm": MPI.COMM_WORLD}, {"comm": comms}, alone=True)
+    entries["arrange"] = Row(
+        distdl.arrange,
+        lambda P: {"P_world": P, "shape": [1, 1], "weights": [1.0, 1.0], "host": "a"},
+        {
+            "P_world": not_a_partition(),
+            "shape": [
+                *[Wrong(v, TypeError, "arrange") for v in (3, None, "ab", [0.5, 1], [None], [[0]])],
+                *[Wrong(v, ValueError, "at least 1") for v in ([0, 1], [-1, 1], [1 << 40, 1], [5, 5])],
+                Wrong([1], ValueError, "weights"),
+            ],
+            "weights": [
+                *[Wrong(v, ValueError, "weights") for v in ([1.0], [1, -1], [1, float("nan")], [float("inf"), 1], [])],
+                *[Wrong(v, TypeError, "arrange") for v in (3, [None, 1], [[1], [1]])],
+                Wrong("ab", ValueError, "arrange"),
+            ],
+            "host": [Wrong(v, TypeError, "host=") for v in (3, b"a", ["a"])],
+        },
+        {"weights": [1.0, 2.0]},
+    )
     return entries
