@@ -17,6 +17,7 @@ class Ranks {
     if (breaks != ranks.end()) list_ = std::move(ranks);
   }
 
+  bool operator==(const Ranks&) const = default;
   std::size_t size() const { return size_; }
   int operator[](std::size_t place) const { return list_.empty() ? first_ + static_cast<int>(place) : list_[place]; }
   int at(std::size_t place) const {
