@@ -16,7 +16,10 @@ from types import FrameType
 
 from distdl import _core
 
-_LIBRARY_PACKAGES = ("distdl", "torch", "contextlib", "concurrent", "threading")
+_LIBRARY_PACKAGES = (
+    "distdl", "torch", "torchmetrics", "lightning", "pytorch_lightning", "lightning_utilities", "contextlib",
+    "concurrent", "threading",
+)  # fmt: skip
 _LONGEST_LINE = 60
 
 

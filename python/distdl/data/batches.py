@@ -68,8 +68,19 @@ def flatten_tensors(structure: SampleStructure, nested: object) -> list[torch.Te
         ]
     if isinstance(structure, int) and isinstance(nested, torch.Tensor):
         return [nested]
-    wanted = "a tensor" if isinstance(structure, int) else f"as many parts as the partitions {structure}"
-    raise TypeError(f"loader: in a collated batch there is a {type(nested).__name__} in place of {wanted}")
+    raise TypeError(
+        f"loader: in a collated batch there is {_kind_and_parts(nested)} in place of "
+        + ("a tensor" if isinstance(structure, int) else f"{_kind_and_parts(structure)}, as in P")
+        + "; P has a partition, or None, for each tensor of a sample"
+    )
+
+
+def _kind_and_parts(nested: object) -> str:
+    """The kind of an object, with the number of its parts or their keys."""
+    kind = f"a {type(nested).__name__}"
+    if isinstance(nested, Mapping):
+        return f"{kind} with the keys {[*nested]}"
+    return f"{kind} of {len(nested)}" if isinstance(nested, list | tuple) else kind
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ import torch
 from distdl.data.regions import Region, RegionLike, with_halo
 from distdl.operators.constructors import halo_widths
 from distdl.partitions.boxes import cut
+from distdl.partitions.partition import Partition
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from distdl.operators.constructors import HaloPair, HaloWidths
-    from distdl.partitions.partition import Partition
 
 _TORCH_DTYPES = set(map(np.dtype, ("?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "c16")))
 _READ_TOO_OFTEN = 2.0  # all ranks together read the array so many times: warn
@@ -47,7 +47,7 @@ def read_block(
 
     Args:
         array: anything with a shape that can be sliced: of NumPy, ``numpy.memmap``, h5py, zarr or torch.
-        P: the partition, as for :meth:`distdl.Partition.slices`.
+        P: the partition, as for :meth:`distdl.Partition.slices`; no communicator, since other ranks need not call it.
         halo: the number of further elements to read around the block: for all dimensions, or for each dimension a
             number or a pair (left, right). The halo ends at the boundary of the region.
         region: the part of the array that is cut into blocks, by default all of it: for each dimension a slice without
@@ -64,12 +64,20 @@ def read_block(
         ValueError: on ranks with such arguments: if P or the region has more dimensions than the array, the region has
             steps, ``flip`` names a dimension that is not there, the halo does not fit the array's number of dimensions,
             or a width is negative.
-        TypeError: on all ranks, also outside of P: if the array may mask elements and fill is missing, if fill does not
+        TypeError: on ranks with such arguments: if P is no partition, or the array has no shape; on all ranks, also
+            outside of P: if the array may mask elements and fill is missing, if fill does not
             fit, or if no tensor can have its elements, such as objects, dates, texts and quantities with units.
 
     The first worker warns (``UserWarning``) if all ranks together read at least twice the array, because it is stored
     in chunks that lie across blocks. No other rank has to call it; the processes of a DataLoader may.
     """
+    if not hasattr(array, "shape"):
+        raise TypeError(f"read_block: array is a {type(array).__name__}; it has to have a shape and take slices")
+    if not isinstance(P, Partition):
+        raise TypeError(
+            f"read_block: P is a {type(P).__name__}; it has to be a distdl.Partition (of a communicator, "
+            "distdl.Partition(communicator) makes one, on all its ranks)"
+        )
     shape = tuple(array.shape)
     widths = halo_widths(halo, len(shape), "read_block")
     if any(width < 0 for width in itertools.chain(*widths)):

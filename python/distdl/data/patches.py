@@ -30,7 +30,8 @@ class Patches(torch.utils.data.Dataset[torch.Tensor]):
         array: an array, as for :func:`distdl.data.read_block`; or a function without arguments that opens it, which
             each process calls by itself, as HDF5 needs with worker processes: ``lambda: h5py.File(path)["x"]``.
         P: the partition of a batch, as for :func:`distdl.data.loader`: its first dimension splits the samples, its
-            other dimensions split a patch.
+            other dimensions split a patch. Of an array of images [n, channels, rows, columns] a patch has four
+            dimensions, and a batch has five: [batch, 1, channels, rows, columns].
         shape: the shape of a patch, with as many dimensions as the array.
         samples: the number of patches in an epoch, at random places, which differ in each epoch. None for all patches
             of a regular grid.

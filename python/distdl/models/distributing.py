@@ -45,7 +45,7 @@ def distribute(
         model: any ``torch.nn.Module``, or a function of whole tensors, such as a loss, a metric or an augmentation. Its
             steps must not depend on the values of tensors, unless ``values="agree"``. All ranks pass the same model;
             only weights may differ, of which those of worker 0 are used. A module is copied.
-        P_x: how the inputs are split, with as many dimensions as they have, such as ``[1, 1, 2, 2]``. None, as in a
+        P_x: a partition that says how the inputs are split, with as many dimensions as they have. None, as in a
             model's ``output_partition``, if every rank has them whole: a function is returned as it is.
         plan: partitions of single modules, by names or patterns such as ``"layer[34].*"``; their workers are workers of
             P_x. A list of numbers, such as ``[1, 1, 1, 4]``, is a partition of the first workers. An operation follows

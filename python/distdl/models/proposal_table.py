@@ -154,6 +154,10 @@ def _size(nbytes: float) -> str:
     return f"{nbytes / GIB:.1f} GiB" if nbytes >= GIB else f"{nbytes / MIB:.1f} MiB"
 
 
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:.0f} s"
+
+
 def _ranks(count: int) -> str:
     return "1 rank" if count == 1 else f"{count} ranks"
 
@@ -169,22 +173,26 @@ def _picture_of(proposals: Proposals) -> str:
     memory = proposals.machine.bytes_of_rank
     most = max(proposal.memory for proposal in shown)
     slowest = max(proposal.seconds for proposal in shown)
+    limit = _LEFT + round(_WIDTH * memory / most) if memory < most else 0
     second = _LEFT + _WIDTH + 110
     lines = [text(8, _LINE, "ranks"), text(_LEFT, _LINE, "memory a rank"), text(second, _LINE, "time a step")]
     for i, proposal in enumerate(shown, start=2):
         y, fits = i * _LINE, proposals.fits(proposal)
         bars = (
             (_LEFT, proposal.memory / most, "#1f77b4" if fits else "#d62728", _size(proposal.memory)),
-            (second, proposal.seconds / slowest, "#999999", f"{proposal.seconds:.3g} s  {proposal}"),
+            (second, proposal.seconds / slowest, "#999999", f"{_seconds(proposal.seconds)}  {proposal}"),
         )
         lines.append(text(8, y, str(proposal.P_x.size)))
         for x, part, color, label in bars:
             width = max(1, round(_WIDTH * part))
             lines.append(f'<rect x="{x}" y="{y - 11}" width="{width}" height="13" fill="{color}"/>')
-            lines.append(text(x + width + 6, y, label))
+            start = x + width + 6
+            if x == _LEFT and start - 4 < limit < start + 8 * len(label):  # beside the line, not under it
+                start = limit + 6
+            lines.append(text(start, y, label))
     height = _LINE * (len(shown) + 4)
     if memory < most:
-        x = _LEFT + round(_WIDTH * memory / most)
+        x = limit
         end = _LINE * (len(shown) + 1) + 4
         lines.append(f'<line x1="{x}" x2="{x}" y1="{_LINE + 4}" y2="{end}" stroke="black" stroke-dasharray="4"/>')
     lines.append(text(8, height - _LINE, proposals.answer()))

@@ -152,7 +152,14 @@ def report(
     if P_x is None or shape is None:
         raise ValueError("report: of a model that is not distributed it takes P_x and shape")
     grid = _imagined(P_x)
-    planned = PlannedModel(model, inputs_of("report: shape", model, shape), fallback)
+    inputs = inputs_of("report: shape", model, shape)
+    for whole, _ in inputs:
+        if len(whole) > grid.dim:
+            raise ValueError(
+                f"report: P_x has shape {list(grid.shape)}, but an input has shape {list(whole)}; the partition must "
+                "have as many dimensions as the input"
+            )
+    planned = PlannedModel(model, inputs, fallback)
     made, works = planned.for_request(grid, requested_splits(plan, model, grid))
     timeline = fullest_rank(made, works, Training.of("report", current_kind(), optimizer))
     return _report(made, timeline.kept, timeline.fullest)

@@ -195,6 +195,9 @@ def test_what_one_rank_alone_gets_wrong(P_world):
     replicas = P_world if last else None
     raises_everywhere(ValueError, "ask for different things", load(P_replicas=replicas))
     raises_everywhere(TypeError, "P_replicas is a int", load(P_replicas=3 if last else None))
+    pairs = torch.utils.data.TensorDataset(torch.zeros(job.size, 2), torch.zeros(job.size))
+    message = r"a list of 2 in place of a tuple of 1, as in P; P has a partition, or None, for each tensor of a sample"
+    raises_everywhere(TypeError, message, lambda: next(iter(distdl.data.loader(pairs, (P_world,), job.size))))
     generator = torch.Generator() if last else None
     raises_everywhere(ValueError, "no generator", load(shuffle=True, generator=generator))
 

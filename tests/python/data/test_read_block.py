@@ -79,7 +79,7 @@ def test_regions(P_world, kind, halo, tmp_path):
 
 
 @pytest.mark.ranks(1, 2)
-def test_regions_that_do_not_fit(P_world):
+def test_arguments_that_do_not_fit(P_world):
     def read(**options):
         return lambda: distdl.data.read_block(WHOLE, P_world, **options)
 
@@ -90,6 +90,11 @@ def test_regions_that_do_not_fit(P_world):
         raises_everywhere(TypeError, "it has to hold slices, pairs", read(region=(bounds,)))
     for flip in (3, (0, -3), -4):
         raises_everywhere(ValueError, "distinct dimensions of an array of 3 dimensions", read(flip=flip))
+    for P in ([1, 1, 1], P_world.comm):
+        raises_everywhere(
+            TypeError, f"P is a {type(P).__name__}; it has to be", lambda P=P: distdl.data.read_block(WHOLE, P)
+        )
+    raises_everywhere(TypeError, "array is a list", lambda: distdl.data.read_block(WHOLE.tolist(), P_world))
 
 
 @pytest.mark.ranks(1, 3)

@@ -196,6 +196,19 @@ def test_picture(tmp_path):
     assert "dasharray" not in (tmp_path / "all.svg").read_text()  # all of them fit, so that no line parts them
 
 
+def test_sizes_stand_beside_the_line_of_a_picture(tmp_path):
+    found = distdl.plans(Chain(), (N, FEATURES), ranks=4, machine=distdl.Machine())
+    *smaller, _ = sorted(proposal.memory for proposal in found.by_ranks.values())
+    for memory in smaller:  # the line is a little behind the bar
+        machine = distdl.Machine(memory=1.05 * memory)
+        distdl.plans(Chain(), (N, FEATURES), ranks=4, machine=machine).picture(tmp_path / "ranks.svg")
+        elements = [*xml.etree.ElementTree.parse(tmp_path / "ranks.svg").iter()]
+        (line,) = [float(element.get("x1")) for element in elements if element.get("stroke-dasharray")]
+        texts = [(float(e.get("x")), e.text) for e in elements if e.text and e.text.endswith(("MiB", "GiB"))]
+        assert len(texts) == len(found.by_ranks)
+        assert all(line < x or x + 6.6 * len(shown) < line for x, shown in texts)
+
+
 def test_command(tmp_path):
     program = tmp_path / "program.py"
     program.write_text("import torch\n\ndef make_model():\n    return torch.nn.Linear(64, 64)\n")

@@ -3,6 +3,7 @@
 import math
 import xml.etree.ElementTree
 
+import pytest
 import torch
 
 import distdl
@@ -97,6 +98,11 @@ def test_report_of_windows_that_read_whole_images():
     assert [(row.operation, row.sent) for row in report.rows] == [("Unfold", 0), ("Fold", 0)]
     plans = distdl.plans(torch.nn.Sequential(torch.nn.Unfold(2)), P_world, (2, 3, 5, 5))
     assert len(plans) > 0
+
+
+def test_a_partition_with_too_few_dimensions():
+    with pytest.raises(ValueError, match=r"P_x has shape \[1, 1, 2\], but an input has shape \[1, 3, 4, 4\]"):
+        distdl.report(torch.nn.Conv2d(3, 4, 1), P_x=[1, 1, 2], shape=(1, 3, 4, 4))
 
 
 def test_a_function():

@@ -202,11 +202,19 @@ def test_plans_that_cannot_be_followed_raise_on_all_ranks():
     P_x, model = grid(P_world, [1, N]), Language()
     for kind, plan, message in (
         (ValueError, {"embedding": "columns"}, r"plan\['embedding'\]='columns'; the words are colwise"),
-        (ValueError, {"blocks.*.norm": "colwise"}, r"plan\['blocks.\*.norm'\]='colwise' cannot be followed: it splits"),
+        (
+            ValueError,
+            {"blocks.*.norm": "colwise"},
+            r"plan\['blocks.\*.norm'\]='colwise' cannot be followed: it splits",
+        ),
         (ValueError, {"blocks.*.q_norm": "rowwise", "hea": "colwise"}, "'hea'.*: no module of the model has such a"),
         (TypeError, {"head": ("colwise",)}, "a distdl.Partition, or the numbers of workers"),
     ):
         raises_everywhere(kind, message, lambda plan=plan: distdl.distribute(model, P_x, plan=plan))
+    layers = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 3))
+    words = {"0": "colwise", "1": "rowwise"}
+    message = r"plan\['1'\]='rowwise' cannot be followed: .* it names; 1 is a Tanh"
+    raises_everywhere(ValueError, message, lambda: distdl.distribute(layers, P_x, plan=words))
     if N > 1:
         other = "rowwise" if job.rank else "colwise"
         raises_everywhere(ValueError, "different things", lambda: distdl.distribute(model, P_x, plan={"head": other}))

@@ -116,6 +116,24 @@ def test_the_watchdog_says_who_waits_for_whom():
     assert "rank 1 is done" in said
 
 
+def test_the_watchdog_names_the_programs_line_around_a_metric():
+    program = """
+import torchmetrics
+metric = distdl.sync_metric(torchmetrics.MeanMetric(), P)
+metric.update(x.detach())
+
+def score():
+    return metric.compute()
+
+if rank == 1:
+    evaluate()
+score()
+"""
+    status, said = ends(BEGINNING.format(seconds=4) + program, DISTDL_WATCHDOG="1")
+    assert status == 0
+    assert re.search(r"rank 0: waits in compute\(\) of MeanMetric, at <string>:\d+ in score; rank 1", said), said
+
+
 def test_the_watchdog_ends_the_job():
     program = BEGINNING.format(seconds=1000) + WAITS_FOR_EVALUATION
     status, said = ends(program, DISTDL_WATCHDOG="1", DISTDL_WATCHDOG_END="1")

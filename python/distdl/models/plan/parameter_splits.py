@@ -11,7 +11,7 @@ import torch
 from distdl.models.capture.packing import Packing
 from distdl.models.operations.placement import Blocks, SizesByDim, balanced_sizes
 from distdl.models.plan.redistribution import ReadRegions
-from distdl.models.plan.requested import COLUMNS, EXPERTS, ROWS, WHOLE, Request, request_for
+from distdl.models.plan.requested import COLUMNS, EXPERTS, ROWS, WHOLE, Request, own_plan_of, request_for
 from distdl.parameters.layout import Layout
 from distdl.partitions.boxes import block_intervals
 from distdl.partitions.grid import Grid
@@ -51,12 +51,25 @@ def split_layouts(
     for name, tensor in model.named_parameters(remove_duplicate=False):  # also by other names of the same parameter
         if id(tensor) in of_tensor:
             layouts[name] = of_tensor[id(tensor)]
-    for pattern in sorted(met - used):
+    named = _named_modules(model, requested)
+    for pattern in sorted((met | {*named}) - used):
+        of = f"; {pattern} is a {named[pattern]}" if pattern in named else ""
         raise ValueError(
             f"distribute: plan[{pattern!r}]={requested[pattern]!r} cannot be followed: it splits the parameters of a "
-            "Linear or an Embedding, or a parameter that it names"
+            f"Linear or an Embedding, or a parameter that it names{of}"
         )
     return layouts
+
+
+def _named_modules(model: torch.nn.Module, requested: Mapping[str, Request]) -> dict[str, str]:
+    """The class of the first module that a word is for, by pattern; but for patterns of the model's own plan."""
+    own = own_plan_of(model)
+    named: dict[str, str] = {}
+    for path, module in model.named_modules():
+        pattern, request = request_for(path, requested)
+        if isinstance(request, str) and request not in WHOLE and pattern not in own:
+            named.setdefault(pattern, type(module).__name__)
+    return named
 
 
 class _Cut(NamedTuple):

@@ -36,7 +36,7 @@ def requested_splits(plan: object, model: torch.nn.Module, workers: Grid) -> dic
         raise TypeError(f"distribute: plan is a {type(plan).__name__}; it has to be a dict of partitions")
     modules = [name for name, _ in model.named_modules()]
     parameters = [name for name, _ in model.named_parameters(remove_duplicate=False)]
-    own_plan = getattr(model, "tp_plan", None) or getattr(model, "_tp_plan", None) or {}
+    own_plan = own_plan_of(model)
     requested: dict[str, Request] = {}
     for pattern, partition in (plan or {}).items():
         is_word = isinstance(partition, str)
@@ -50,6 +50,11 @@ def requested_splits(plan: object, model: torch.nn.Module, workers: Grid) -> dic
             )
         requested[str(pattern)] = partition if is_word else requested_grid(f"plan[{pattern!r}]", partition, workers)
     return requested
+
+
+def own_plan_of(model: torch.nn.Module) -> Mapping[str, str]:
+    """The plan that a model of transformers carries; other models have none."""
+    return getattr(model, "tp_plan", None) or getattr(model, "_tp_plan", None) or {}
 
 
 def is_grid(value: object) -> bool:
