@@ -96,18 +96,29 @@ std::int64_t Compared::hash() const {
 
 std::string torch_name(c10::ScalarType dtype) { return "torch." + std::string(c10::getDtypeNames(dtype).first); }
 
+/// "[torch.int64, 3 of torch.float32]": equal names that follow each other are counted.
+std::string counted(const std::vector<std::string>& names) {
+  std::vector<std::string> texts;
+  for (auto begin = names.begin(); begin != names.end();) {
+    const auto end = std::find_if(begin, names.end(), [&](const auto& name) { return name != *begin; });
+    texts.push_back((end - begin > 1 ? std::to_string(end - begin) + " of " : "") + *begin);
+    begin = end;
+  }
+  return "[" + base::joined(texts) + "]";
+}
+
 std::string Compared::text() const {
   std::vector<std::string> parameters, buffers;
   for (const auto& parameter : facts.parameters) {
     parameters.push_back(parameter.is_usable() ? torch_name(parameter.tensor.scalar_type()) : "none");
   }
   for (const auto dtype : buffer_dtypes(facts)) buffers.push_back(torch_name(dtype));
-  std::string text = "parameters of [" + base::joined(parameters) + "], autocast ";
+  std::string text = "parameters of " + counted(parameters) + ", autocast ";
   text += autocast ? torch_name(*autocast) : "off";
   if (facts.broadcast) text += ", with random numbers";
   if (by_compiler) text += ", traced by a compiler";
   if (facts.own_buffers > 0 || !buffers.empty()) {
-    text += ", " + std::to_string(facts.own_buffers) + " own buffers, of [" + base::joined(buffers) + "]";
+    text += ", " + std::to_string(facts.own_buffers) + " own buffers, of " + counted(buffers);
   }
   if (!copy.empty()) text += ", " + copy;
   return facts.own.empty() ? text : text + (copy.empty() ? ", " : " ") + facts.own;

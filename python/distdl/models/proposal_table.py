@@ -109,11 +109,12 @@ class Proposals(tuple[Proposal, ...]):
         return "\n".join(self._table([*self.by_ranks.values()]))
 
     def _table(self, proposals: Sequence[Proposal]) -> list[str]:
-        table = [("ranks", "ms a step", "MiB a rank", "MiB sent", "block", "partition")]
+        unit, of_second = ("s", 1) if any(proposal.seconds >= 100 for proposal in proposals) else ("ms", 1000)
+        table = [("ranks", f"{unit} a step", "MiB a rank", "MiB sent", "block", "partition")]
         for proposal in proposals:
             shown = str(proposal) + ("" if self.fits(proposal) else " (does not fit)")
             sizes = f"{proposal.memory / MIB:.1f}", f"{proposal.sent / MIB:.1f}"
-            seconds = f"{proposal.seconds * 1e3:.1f}"
+            seconds = f"{proposal.seconds * of_second:.1f}"
             table.append((str(proposal.P_x.size), seconds, *sizes, numbers(proposal.block), shown))
         return text_table(table, left=[4, 5])
 

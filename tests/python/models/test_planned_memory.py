@@ -185,6 +185,12 @@ def test_inputs_of_other_dtypes():
     assert len(distdl.plans(torch.nn.Bilinear(8, 8, 4), [(4, 8), (4, 8)], ranks=4, machine=distdl.Machine())) > 0
 
 
+def test_long_times_are_in_seconds():
+    slow, fast = (distdl.Machine(flops=flops) for flops in (1, 1e9))
+    tables = [str(distdl.plans(Chain(), (N, FEATURES), ranks=2, machine=machine)) for machine in (slow, fast)]
+    assert [text.split()[1:4] for text in tables] == [["s", "a", "step"], ["ms", "a", "step"]]
+
+
 def test_picture(tmp_path):
     found = distdl.plans(Chain(), (N, FEATURES), ranks=4, machine=distdl.Machine(memory=7 * WEIGHT))
     found.picture(tmp_path / "ranks.svg")

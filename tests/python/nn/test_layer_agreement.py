@@ -125,6 +125,11 @@ def test_differences_raise_on_all_ranks(everyone):
         for options in ({"own": str(last)}, {"parameters": [x.double() if last else x]}):
             text = r"Layer: the ranks differ; rank 0.*: parameters of "
             raises_everywhere(ValueError, text, lambda o=options: changed_by(agreement, x, x, **o))
+        parameters = [x.double() if last else x, x, x]
+        text = (
+            r"Layer: .*: parameters of \[3 of torch.float32\], .*: parameters of \[torch.float64, 2 of torch.float32\]"
+        )
+        raises_everywhere(ValueError, text, lambda: changed_by(agreement, x, x, parameters=parameters))
         wrong = x.clone().requires_grad_()
 
         def mixed():
