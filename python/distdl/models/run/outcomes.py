@@ -91,7 +91,7 @@ def rehearsal() -> Iterator[None]:
 
 @contextmanager
 def undone(buffers: Sequence[torch.Tensor], draws: bool, in_any_case: bool) -> Iterator[None]:
-    """Give buffers their values again, and torch's generator its state, if a look has another outcome or in any case.
+    """Give buffers their values again, and torch's generator its state, after an exception or in any case.
 
     Args:
         draws: whether numbers are drawn from the generator.
@@ -101,7 +101,7 @@ def undone(buffers: Sequence[torch.Tensor], draws: bool, in_any_case: bool) -> I
     state = torch.get_rng_state() if draws else None
     try:
         yield
-    except OtherOutcomeError:
+    except Exception:
         is_undone = True
         raise
     finally:
