@@ -11,6 +11,7 @@ import torch
 from distdl.models.capture.node_work import NodeWork, works_of
 from distdl.models.capture.packing import by_parts
 from distdl.models.capture.recording import Node
+from distdl.models.capture.refused_looks import advising
 from distdl.models.capture.skeleton import Skeleton
 from distdl.models.capture.unrecorded import autocast
 from distdl.models.operations.placement import input_placement
@@ -27,6 +28,10 @@ from distdl.partitions.grid import Grid
 
 Shape = tuple[int, ...]
 PlannedInputs = list[tuple[Shape, torch.dtype]]
+_WITHOUT_CALL = (
+    'without a call there are no values: distribute(model, P_x, values="agree") computes such a model, and then '
+    "report(model) says what it did"
+)
 
 
 class PlannedModel:
@@ -53,7 +58,8 @@ class PlannedModel:
         skeleton = Skeleton(model, torch.device("cpu"))
         call: object = tuple(torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in inputs), {}
         split = {id(skeleton.model.get_parameter(name)) for name in in_blocks}
-        self.recording = skeleton.record(call, inputs, partial(key_of_layer, in_blocks=split))
+        with advising(_WITHOUT_CALL):
+            self.recording = skeleton.record(call, inputs, partial(key_of_layer, in_blocks=split))
         nodes, buffers = unknown_nodes(self.recording), dict(model.named_buffers(remove_duplicate=False))
         self.recording.observed.update(
             zip(nodes, observed(self.recording, nodes, buffers, skeleton.device), strict=True)

@@ -17,6 +17,7 @@ from distdl.models.capture.listing import listing
 from distdl.models.capture.looks import Looks
 from distdl.models.capture.packing import by_parts
 from distdl.models.capture.recording import Node, Recording
+from distdl.models.capture.refused_looks import advising
 from distdl.models.capture.reordering import Names, in_order_of
 from distdl.models.capture.skeleton import Skeleton
 from distdl.models.inputs import PlacedInput
@@ -148,9 +149,15 @@ class ProgramBuilder:
         return recordings[0]
 
     def _with_looks(self, record: Callable[[Looks | None], Recording], outcomes: Sequence[object]) -> Recording:
-        """A recording of a model that may look at values, without guesses if these lead to an exception."""
+        """A recording of a model, which may look at values where `agrees` says so."""
         if not self.agrees:
-            return record(None)
+            with advising('with values="agree" the values of each call decide'):
+                return record(None)
+        with advising():
+            return self._with_outcomes(record, outcomes)
+
+    def _with_outcomes(self, record: Callable[[Looks | None], Recording], outcomes: Sequence[object]) -> Recording:
+        """A recording of a model that may look at values, without guesses if these lead to an exception."""
         while True:
             looks = Looks(outcomes, self._guesses, self._looks_at_masks)
             try:

@@ -14,6 +14,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import NoReturn, ParamSpec, TypeVar
 
+import torch
+
 from distdl.partitions.grid import Grid, refuse_ended
 from distdl.process.legacy_paths import legacy_hint
 from distdl.texts import safe_text
@@ -30,25 +32,12 @@ class HabitWarning(UserWarning):
 _RAISED: dict[str, type[Exception]] = {
     kind.__name__: kind
     for kind in (
-        TypeError,
-        ValueError,
-        IndexError,
-        RuntimeError,
-        NotImplementedError,
-        ArithmeticError,
-        OverflowError,
-        FloatingPointError,
-        ZeroDivisionError,
-        AssertionError,
-        OSError,
-        FileNotFoundError,
-        FileExistsError,
-        IsADirectoryError,
-        NotADirectoryError,
-        PermissionError,
+        TypeError, ValueError, IndexError, RuntimeError, NotImplementedError, ArithmeticError, OverflowError,
+        FloatingPointError, ZeroDivisionError, AssertionError, OSError, FileNotFoundError, FileExistsError,
+        IsADirectoryError, NotADirectoryError, PermissionError, torch.linalg.LinAlgError,
         HabitWarning,  # where warnings are errors
     )
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -122,15 +111,19 @@ def compared_once(operation: str, grid: Grid) -> Iterator[None]:
 def gather_or_raise(operation: str, grid: Grid, make: Callable[[], bytes]) -> list[bytes]:
     """Every worker's result of ``make``, in worker order. An error on any worker is raised on all of them.
 
+    A class that not all ranks can raise is kept if all workers have the same error.
     Collective over the workers, in one exchange.
     """
+    own: Exception | None = None
     error: Exception | None = None
     try:
         message = b"+" + make()
     except Exception as raised:
-        error = error_for_all(operation, {}, raised)
-        message = b"-" + View(raised=type(error).__name__, text=str(error)).to_json().encode()
+        own, error = raised, error_for_all(operation, {}, raised)
+        message = b"-" + View(str(type(own)), raised=type(error).__name__, text=str(error)).to_json().encode()
     messages = grid.gather(message)
+    if own is not None and type(own).__name__ not in _RAISED and len({*messages}) == 1:
+        raise own  # in its class, which all ranks know
     failed = {rank: message for rank, message in zip(grid.ranks, messages, strict=True) if message[:1] == b"-"}
     _raise_first({rank: View.from_json(message[1:].decode()) for rank, message in failed.items()}, error)
     return [message[1:] for message in messages]

@@ -133,5 +133,10 @@ def _grouped_mm(
     return torch.matmul(mat_a, mat_b if mat_a.dim() == mat_b.dim() else mat_b[0]).to(out_dtype or mat_a.dtype)
 
 
-WITHOUT_VALUES: dict[str, Function] = {"grouped_mm": _grouped_mm, **without_values}
+def _assert_async(input: torch.Tensor, assert_msg: str = "") -> torch.Tensor:
+    """The condition that is checked, so that the check is recorded: torch returns nothing."""
+    return input.detach().clone()
+
+
+WITHOUT_VALUES: dict[str, Function] = {"_assert_async": _assert_async, "grouped_mm": _grouped_mm, **without_values}
 """Functions to record in place of functions that torch cannot call without values, such as for some dtypes."""

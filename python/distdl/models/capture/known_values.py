@@ -22,31 +22,16 @@ import torch
 
 from distdl.models.capture.looks import Looks
 from distdl.models.capture.recording import Arguments, Function, Options, Recording, Value
+from distdl.models.capture.refused_looks import OF_VALUES, TEXT, UnknownValuesError
+from distdl.models.capture.source_line import source_line
 from distdl.models.capture.tensors import RecordedTensors
+from distdl.models.capture.texts_of_tensors import TEXTS, Use, text_without_values, use_of_text
 from distdl.torch_compat.fake import FakeTensor
 from distdl.torch_compat.modes import without_functions, without_modes
 from distdl.torch_compat.trees import tree_flatten, tree_map_only
 
 Result = TypeVar("Result")
 _MOST_ELEMENTS = 1 << 24  # of a value that is computed on every rank
-_OF_VALUES = {
-    "__array__", "__bool__", "__complex__", "__float__", "__index__", "__int__", "allclose", "arange", "argwhere",
-    "bincount", "equal", "is_nonzero", "item", "nonzero", "numpy", "repeat_interleave", "tolist", "unique",
-    "unique_consecutive", "where",
-}  # fmt: skip
-"""Functions that look at values, or whose results have a shape that depends on values."""
-_INSTEAD = {
-    "bincount": "Write torch.nn.functional.one_hot(x, classes).sum(0), or torch.histc(x, bins, min, max)",
-    "nonzero": "Write torch.where(mask, x, other)",
-    "one_hot": "Say num_classes",
-    "repeat_interleave": "Repeat as often as a number says",
-    "where": "Write torch.where(mask, x, other)",
-}
-"""Replacements for functions whose results have a shape that depends on values."""
-_OTHERWISE = (
-    "Where it only checks, use torch._assert_async; where it chooses, torch.where, or an option of the model that "
-    'leaves the choice out; with values="agree" the values of each call decide'
-)
 _OF_SHAPES = {"full_like", "new_full", "new_ones", "new_zeros", "ones_like", "zeros_like"}
 """Functions that need no values of the tensor that they are passed."""
 _WHOLE_NUMBERS = (torch.int64, torch.int32, torch.int16, torch.int8)  # uint8 is a mask
@@ -85,6 +70,8 @@ class KnownValues:
         Tensors of known values have values, as constants of the model have them.
         """
         name = getattr(function, "__name__", "")
+        if name in TEXTS:
+            return self._text(function, name, args, kwargs)
         if key in _WITH_SIZES and (tensors := list(filter(self._is_size, tree_flatten((args[1:], kwargs))[0]))):
             numbers = {id(x): int(x) for x in tensors}
             own, named = tree_map_only(torch.Tensor, lambda x: numbers.get(id(x), x), (args[1:], kwargs))
@@ -96,7 +83,7 @@ class KnownValues:
             x, mask = torch.broadcast_tensors(*args)
             if (places := self._numbers_of(mask)) is not None:
                 return x[places]
-        if name not in _OF_VALUES or (name == "where" and len(args) + len(kwargs) > 1):
+        if name not in OF_VALUES or (name == "where" and len(args) + len(kwargs) > 1):
             return NotImplemented
         result = self.call(function, args, kwargs)
         if result is not NotImplemented:
@@ -114,6 +101,23 @@ class KnownValues:
         if not isinstance(x, torch.Tensor) or x.dim() or x.is_floating_point():
             return False
         return self._looks is not None or self.of_tensor(x) is not None
+
+    def _text(self, function: Function, name: str, args: Arguments, kwargs: dict[str, object]) -> object:
+        """The text of a tensor.
+
+        Raises:
+            UnknownValuesError: if its values are not known, the text may decide, and no looks are made.
+        """
+        result = self.call(function, args, kwargs)
+        if result is not NotImplemented:
+            return result
+        use = use_of_text()
+        if use is Use.MESSAGE or (use is Use.RAISED and self._looks is None):
+            return text_without_values(args[0])
+        outcome = self._outcome(TEXTS[name], args, {})
+        if outcome is NotImplemented:
+            raise UnknownValuesError(TEXT, source_line())
+        return outcome
 
     def _outcome(self, function: Function, args: Arguments, kwargs: dict[str, object]) -> object:
         """The outcome of a look at values of this call; NotImplemented if they may not be looked at."""
@@ -258,11 +262,3 @@ def _users(frame: FrameType) -> Iterator[object]:
         return
     functions = [each for each in gc.get_referrers(code) if isinstance(each, FunctionType)]
     yield from (user for function in functions for user in gc.get_referrers(function))
-
-
-def text_of_look(key: str, place: str) -> str:
-    """An explanation for a function that looks at unknown values."""
-    return (
-        f"{key} looks at the values of a tensor, at {place}; they are not known before the model runs. "
-        f"{_INSTEAD.get(key, _OTHERWISE)}"
-    )

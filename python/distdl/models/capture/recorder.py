@@ -28,11 +28,12 @@ from distdl.models.capture.functions import (
     without_template,
 )
 from distdl.models.capture.interception import FunctionClass, apply_of, end_of_apply, intercepted_calls
-from distdl.models.capture.known_values import KnownValues, is_kept_by_a_function, really, text_of_look
+from distdl.models.capture.known_values import KnownValues, is_kept_by_a_function, really
 from distdl.models.capture.layers_of_functions import layer_of
 from distdl.models.capture.looks import Looks
 from distdl.models.capture.memory_order import with_real_strides
 from distdl.models.capture.recording import Arguments, Function, ModuleBoundary, Node, Options, Recording, Target, Value
+from distdl.models.capture.refused_looks import UnknownValuesError
 from distdl.models.capture.selections import UNKNOWN_NUMBER, Selections
 from distdl.models.capture.source_line import source_line
 from distdl.models.capture.tensors import Kept, RecordedTensors
@@ -202,7 +203,7 @@ class Recorder(TorchFunctionMode):
                 result = with_real_strides(target, run, args, kwargs, result)
             return self._record(_Call(target, key, args, kwargs), versions, result)
         except errors_of_missing_values() as error:
-            raise NotImplementedError(text_of_look(key, source_line())) from error
+            raise UnknownValuesError(key, source_line()) from error
         except Exception as error:
             if type(error) in _ERRORS_OF_TORCH:
                 raise type(error)(f"{error}, at {source_line()}") from error

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from distdl.models.capture.refused_looks import UnknownValuesError
 from distdl.models.capture.source_line import source_line
 from distdl.torch_compat.autograd import saved_tensors_hooks
 from distdl.torch_compat.fake import FakeTensor
@@ -47,7 +48,7 @@ def refuse_call(key: str, target: Callable[..., object], args: Sequence[Any], kw
     elif name == "__get__" and attribute == "grad_fn" and args[0].grad_fn is not None:
         reason = "the model looks at the grad_fn of a tensor"
     elif key in _LOOKS and isinstance(args[0], FakeTensor) and args[0].constant is None:
-        reason = f"{key} looks at the values of a tensor, which are not known before the model runs"
+        raise UnknownValuesError(key, source_line())
     elif key == "backward" or (key == "grad" and attribute != "grad"):
         reason = f"{key} computes derivatives within the model"
     elif writes_into_arguments(target):

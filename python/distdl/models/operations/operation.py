@@ -106,6 +106,7 @@ class Operation:
             parameters are in blocks.
         summed: the same operation, split along a dimension over which it sums.
         received: from the workers' blocks, the number of elements that all of them receive while they compute.
+        exchanges_nothing: although it has placements.
     """
 
     shape: tuple[int, ...]
@@ -118,6 +119,7 @@ class Operation:
     if_requested: frozenset[int] = frozenset()
     summed: Operation | None = None
     received: Callable[[Blocks], int] | None = None
+    exchanges_nothing: bool = False
 
     def blocks(self, ranks: Sequence[int], splits: Sequence[int]) -> Blocks:
         """The blocks of workers, as balanced as the units allow; `splits` are the numbers of blocks by dimension."""

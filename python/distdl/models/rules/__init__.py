@@ -7,8 +7,8 @@ A rule looks at a recorded call and says which part of the inputs each worker re
 # Each module registers its rules.
 from distdl.models.operations.table import RULES
 
-from distdl.models.rules import along_dims, assignments, attention, constants, drawing, gathering  # noqa: F401  isort: skip
-from distdl.models.rules import grouped, indexing, joining, matrices, norms, pointwise, recurrent  # noqa: F401  isort: skip
-from distdl.models.rules import reductions, sampling, shapes, spectra, unpacking, windows  # noqa: F401  isort: skip
+from distdl.models.rules import along_dims, assignments, attention, checks, constants, drawing  # noqa: F401  isort: skip
+from distdl.models.rules import gathering, grouped, indexing, joining, matrices, norms, pointwise  # noqa: F401  isort: skip
+from distdl.models.rules import recurrent, reductions, sampling, shapes, spectra, unpacking, windows  # noqa: F401  isort: skip
 
 __all__ = ["RULES"]

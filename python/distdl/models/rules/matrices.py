@@ -176,8 +176,9 @@ def of_each_matrix(node: Node) -> Operation:
         return [Blocks(workers.blocks.ranks, (*batch, *block_sizes)) for block_sizes in sizes]
 
     return Operation(
-        x.shape, ((*same(n - 2), None, None),), lambda workers: call, frozenset(range(n - 2)), placements=placements
-    )
+        x.shape, ((*same(n - 2), None, None),), lambda workers: call, frozenset(range(n - 2)), placements=placements,
+        exchanges_nothing=True,
+    )  # fmt: skip
 
 
 @rule_for("linalg_solve", "linalg_solve_triangular", "cholesky_solve")

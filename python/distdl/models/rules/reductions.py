@@ -11,6 +11,7 @@ import torch
 
 from distdl import operators
 from distdl.models.capture.recording import Node, Run, Value
+from distdl.models.operations.failures import deferring
 from distdl.models.operations.operation import InputSpec, NoRuleError, Operation, Sharded, Workers
 from distdl.models.operations.placement import Blocks
 from distdl.models.operations.table import argument, bound, broadcast_spec, in_blocks, local, rule_for, same, whole
@@ -91,7 +92,7 @@ def summed(
         finish: computes the result from the sums of all blocks.
         part_of: makes this function for workers that communicate within it. Constructing is collective over them.
     """
-    call = node.as_function()
+    call = deferring(node.as_function(), node)
 
     def make(workers: Workers) -> Run:
         split = [d for d in dims if workers.grid.shape[d] > 1]
@@ -99,8 +100,7 @@ def summed(
             return call
         add = operators.sum_reduce(workers.grid, workers.grid.first_along(split))
         member = workers.rank in _first(workers, split).ranks
-        of_block = part if part_of is None else part_of(workers)
-        assert of_block is not None
+        of_block = part_of(workers) if part_of is not None else deferring(part, node) if part is not None else call
 
         def run(*inputs: torch.Tensor) -> torch.Tensor:
             result = add(of_block(*inputs))

@@ -11,24 +11,24 @@ import torch
 from distdl.models.capture.recording import Node, Run, Value
 from distdl.models.operations.operation import Workers
 from distdl.models.operations.placement import REPLICATED, Blocks, Placement
-from distdl.models.plan.planning import PlanStep
+from distdl.models.plan.planning import Plan, PlanStep
 from distdl.models.plan.redistribution import connected_empty
 from distdl.models.rules.applied_layer import AppliedLayer
+from distdl.models.run.call_failures import Substitute
 from distdl.partitions.grid import Grid
 from distdl.torch_compat.trees import tree_flatten
 
 
-def local_computation(
-    step: PlanStep, placements: Sequence[Placement], like: Grid, buffers: Mapping[str, torch.Tensor]
-) -> Run:
+def local_computation(step: PlanStep, plan: Plan, buffers: Mapping[str, torch.Tensor]) -> tuple[Run, Substitute | None]:
     """The function from this rank's regions of the inputs to its blocks of the results. Collective over the workers.
 
+    With it what gives results in its place if it fails, unless others wait for it meanwhile.
+
     Args:
-        placements: of the results.
-        like: a grid of the workers of the whole plan.
         buffers: of the model, by name, for layers.
     """
-    node, workers = step.node, step.workers
+    node, workers, like = step.node, step.workers, plan.base
+    placements = [plan.placement(value) for value in node.outputs]
     if workers is REPLICATED:
         run = step.operation.make(None)
         member = like.active
@@ -36,6 +36,7 @@ def local_computation(
         assert isinstance(workers, Blocks)
         run = step.operation.make(Workers(workers.grid(like), workers, like.me, like))
         member = like.me in workers.ranks
+    is_layer = isinstance(run, AppliedLayer)
     if isinstance(run, AppliedLayer):
         run.use_buffers(buffers)
     elif member and step.operation.placements is None:
@@ -43,17 +44,16 @@ def local_computation(
     count = len(node.outputs)
     if step.operation.draw is not None:
         run = _drawing(step, run if member else _empty_results(node.outputs), like)
-    elif not member:
-        return _refusing_gradients(node, _empty_results(node.outputs))
-    call = _refusing_gradients(node, _in_modes(node, run))
-    if count == 1 and isinstance(node.results, Value):
-        return call
+    call = flat = _in_modes(node, run) if member or step.operation.draw is not None else _empty_results(node.outputs)
+    if member and (count > 1 or not isinstance(node.results, Value)):
 
-    def flat(*x: torch.Tensor) -> object:
-        tensors = [leaf for leaf in tree_flatten(call(*x))[0] if isinstance(leaf, torch.Tensor)]
-        return tensors if count > 1 else tensors[0]
+        def flat(*x: torch.Tensor) -> object:
+            tensors = [leaf for leaf in tree_flatten(call(*x))[0] if isinstance(leaf, torch.Tensor)]
+            return tensors if count > 1 else tensors[0]
 
-    return flat
+    exchanges_nothing = step.operation.placements is None or step.operation.exchanges_nothing
+    substitute = Substitute(node, flat, placements, like.me) if exchanges_nothing and not is_layer else None
+    return _refusing_gradients(node, flat), substitute
 
 
 def _in_modes(node: Node, run: Run) -> Run:

@@ -91,12 +91,12 @@ def rehearsal() -> Iterator[None]:
 
 @contextmanager
 def undone(buffers: Sequence[torch.Tensor], in_any_case: bool) -> Iterator[None]:
-    """Give buffers their values again if a look has another outcome, or in any case."""
+    """Give buffers their values again after an exception, or in any case."""
     is_undone = in_any_case
     before = [(buffer, buffer.clone()) for buffer in buffers]
     try:
         yield
-    except OtherOutcomeError:
+    except Exception:
         is_undone = True
         raise
     finally:

@@ -14,6 +14,7 @@ from distdl.models.operations.placement import Blocks, Placement
 from distdl.models.plan.planning import Plan, PlanStep
 from distdl.models.plan.redistribution import ReadRegions, Redistribution, connected_empty
 from distdl.models.run.buffers import BufferBroadcast, names_written
+from distdl.models.run.call_failures import CallFailures, Substitute
 from distdl.models.run.computation import local_computation, on_a_copy
 from distdl.models.run.hooks import HookFailures, ObservedCall
 from distdl.models.run.outcomes import OutcomeCheck, is_counted, rehearsal, undone
@@ -32,6 +33,8 @@ _OWN_MEMORY = frozenset(
      "addbmm", "addmv", "addr", "addcmul", "addcdiv", "subtract", "multiply")
 )  # fmt: skip
 """Operations whose results are in memory of their own, for all values of their inputs."""
+
+Slots = tuple[int, ...]
 
 
 class Program:
@@ -66,10 +69,10 @@ class Program:
         self._redistributed: dict[tuple[Value, ReadRegions], int] = {}
         self._in_own_memory: dict[Value, int] = {}  # for values that share no memory, the checkpoint that returns them
         self._key_slots: list[int] = []
+        self._together = CallFailures(plan.base).raised_together
         recording = plan.recording
         self.looks: list[Look] = recording.looks
-        written = {name for step in plan.steps for name in names_written(step, buffers)}
-        self._written = written if recording.looks else ()  # by layers
+        self._written = {name for step in plan.steps for name in names_written(step, buffers) if recording.looks}
         self._checks = {look.values[-1]: (number, look) for number, look in enumerate(recording.looks)}
         self.inputs = [self._slot(value) for value in recording.inputs]
         for value, source in zip(recording.inputs, arrived, strict=True):
@@ -101,8 +104,8 @@ class Program:
         self._slot_count += 1
         return self._slot_count - 1
 
-    def _append(self, run: Run, reads: tuple[int, ...], writes: tuple[int, ...]) -> None:
-        self.steps.append(Step(run, reads, writes, checkpoint=self._checkpoint))
+    def _append(self, run: Run, reads: Slots, writes: Slots, substitute: Substitute | None = None) -> None:
+        self.steps.append(Step(run, reads, writes, checkpoint=self._checkpoint, substitute=substitute))
 
     def _add_input(self, value: Value, source: Placement) -> None:
         planned, slot = self.plan.placement(value), (self._slots[value],)
@@ -184,7 +187,7 @@ class Program:
             self._key_slots.append(self._new_slot())
             inputs.insert(0, self._key_slots[-1])
         outputs = tuple(self._slot(value) for value in node.outputs)
-        run = local_computation(step, [self.plan.placement(value) for value in node.outputs], self._like, buffers)
+        run, substitute = local_computation(step, self.plan, buffers)
         for i, value in enumerate(node.inputs):
             # What a step writes must not show in other values. Checkpoints return views of their values.
             is_own = step.input_regions[i] is None and self._in_own_memory.get(value) in (0, node.checkpoint)
@@ -192,7 +195,7 @@ class Program:
                 run = on_a_copy(run, i + len(inputs) - len(node.inputs))
         if node.written or node.key in _OWN_MEMORY:
             self._in_own_memory.update(dict.fromkeys(node.outputs, node.checkpoint))
-        self._append(run, tuple(inputs), outputs)
+        self._append(run, tuple(inputs), outputs, substitute)
         if BufferBroadcast.is_needed(step, buffers, self._like):
             self._append(BufferBroadcast(step, buffers, self._like), (), ())
 
@@ -280,6 +283,6 @@ class Program:
             values[slot] = buffer.clone() if is_copied else buffer
         for number, slot in enumerate(self._key_slots):
             values[slot] = None if key is None else key_of_part(key, number)
-        with undone([self._buffers[name] for name in self._written], rehearses):
+        with undone([self._buffers[name] for name in self._written], rehearses), self._together():
             run_steps(self.steps, values)
         return values

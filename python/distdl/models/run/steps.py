@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, cast
 
 import torch
@@ -20,6 +20,7 @@ class Step(NamedTuple):
         reads, writes: the slots of its inputs and of its outputs.
         last: the slots that no later step uses.
         checkpoint: the number of its activation checkpoint; 0 for none.
+        substitute: results in place of its own if it fails on this rank alone; None if others wait for it meanwhile.
     """
 
     run: Run
@@ -27,12 +28,18 @@ class Step(NamedTuple):
     writes: tuple[int, ...]
     last: tuple[int, ...] = ()
     checkpoint: int = 0
+    substitute: Callable[[Exception, Sequence[object]], object] | None = None
 
 
 def run_steps(steps: Iterable[Step], values: list[object]) -> None:
     """Run steps on the values in slots."""
-    for run, reads, writes, last, _ in steps:
-        result = run(*[values[slot] for slot in reads])
+    for run, reads, writes, last, _, substitute in steps:
+        try:
+            result = run(*[values[slot] for slot in reads])
+        except Exception as error:
+            if substitute is None:
+                raise
+            result = substitute(error, [values[slot] for slot in reads])
         if len(writes) == 1:
             values[writes[0]] = result
         else:
@@ -53,7 +60,7 @@ def free_after_last_use(steps: Sequence[Step], kept: set[int]) -> list[Step]:
         last = tuple(slot for slot in dict.fromkeys((*step.reads, *step.writes)) if slot not in seen)
         seen.update(last)
         seen.difference_update(set(step.writes) - set(step.reads) - kept)
-        steps_kept.append(Step(*step[:3], last, step.checkpoint))
+        steps_kept.append(Step(*step[:3], last, step.checkpoint, step.substitute))
     return steps_kept[::-1]
 
 
