@@ -7,7 +7,7 @@ from torch.utils.checkpoint import checkpoint
 
 import distdl
 from support.blocks import grid
-from support.ranks import job, raises_everywhere
+from support.ranks import job, raises_everywhere, together
 
 pytestmark = pytest.mark.ranks(1, 2, 3, 4)
 
@@ -95,6 +95,19 @@ def test_all_ranks_raise_what_one_raises(P_world, function, places):
     result = distdl.gather(y, ours.output_partition) if y.dim() else y.detach()
     if job.rank == 0:
         assert torch.allclose(result, function(GOOD, SCORES))
+
+
+def test_without_the_structure_check_a_rank_raises_alone(P_world):
+    call, _ = distributed(P_world, looking_up)
+    call(GOOD, SCORES)
+    with distdl.structure_check(False):
+        call(GOOD, SCORES)
+        try:
+            call(bad(7), SCORES)
+            raised = False
+        except IndexError:
+            raised = True
+    assert together(raised) == [False] * (job.size - 1) + [True]
 
 
 def test_the_first_error_of_a_rank_counts(P_world):

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
+from distdl import _core
 from distdl.models.capture.recording import Node
 from distdl.models.operations.failures import Failure, defer, deferred, zeros_like
 from distdl.models.operations.placement import Blocks, Placement
@@ -80,8 +81,12 @@ class CallFailures:
             self._raise_first(failures)
 
     def _raise_first(self, failures: Sequence[Failure]) -> None:
-        """Raise on all ranks what one process would raise first."""
+        """Raise on all ranks what one process would raise first; without the structure check, on this rank alone."""
         own = min(failures, default=None, key=lambda failure: failure.number)
+        if not _core.structure_check():
+            if own is not None:
+                raise own.error
+            return
         is_same, texts = self._exchange.compare("distribute", _COMPUTED if own is None else _text(own.number))
         if is_same and own is None:
             return
