@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 
@@ -58,6 +60,23 @@ def _end_after_failure() -> None:
         MPI.COMM_WORLD.Abort(1)
 
 
+def _finish_before(finalize: Callable[[], None]) -> Callable[[], None]:
+    """``MPI.Finalize`` that finishes all started operators before.
+
+    From its first moment on, MPICH takes the program for one of a single thread: a lock that the progress thread holds
+    then is never released, and MPICH ends the job as soon as it destroys this lock.
+    """
+
+    @functools.wraps(finalize)
+    def finish_and_finalize() -> None:
+        if os.getpid() == _pid_at_import and not MPI.Is_finalized():
+            _end_after_failure()
+            _core.finish_all()
+        finalize()
+
+    return finish_and_finalize
+
+
 def _finish() -> None:
     """At the end of the program: finish all started operators, and print errors that were not raised."""
     _end_after_failure()
@@ -77,6 +96,7 @@ def install_at_end() -> None:
     os.register_at_fork(after_in_child=lambda: atexit.unregister(_finish))  # the threads stay with the parent
     if not MPI.Is_initialized():  # as in the build of the documentation
         return
+    MPI.Finalize = _finish_before(MPI.Finalize)
     _core.attend_finalize()
     # MPI deletes the last attribute first: if the program finalizes MPI itself, this releases Python's lock in time.
     MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=_before_mpi_ends), None)
