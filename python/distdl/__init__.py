@@ -20,6 +20,7 @@ from distdl.partitions.comparison import HabitWarning
 from distdl.partitions.partition import Partition
 from distdl.partitions.structure import TensorStructure, structure_check, zero_volume_tensor
 from distdl.process import ending, environment, interrupts, legacy_paths
+from distdl.process.devices import local_device
 from distdl.progress_bars import set_progress_bars
 from distdl.replicas import DataParallel
 from distdl.statistics import CommStats, comm_stats, reset_comm_stats
@@ -59,6 +60,7 @@ __all__ = [
     "gather",
     "load",
     "load_sequential",
+    "local_device",
     "memory",
     "nn",
     "parameter_count",

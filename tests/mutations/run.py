@@ -158,12 +158,12 @@ def try_in_programs(left):
         start = time.monotonic()
         status, said = sh(command, 600, MUTATIONS_FILE=str(file))
         assert status == 0, said[-3000:]
-        seconds, reached = 20 + 20 * (time.monotonic() - start), file.read_bytes()[4:]
+        seconds, reached = 20 + 5 * (time.monotonic() - start), file.read_bytes()[4:]
         for i in left():
             if reached[i]:
                 status, _ = sh(command, seconds, MUTATION=str(i))
                 if status == 124:  # perhaps because of other processes
-                    status, _ = sh(command, 3 * seconds, MUTATION=str(i))
+                    status, _ = sh(command, 2 * seconds, MUTATION=str(i))
                 if status:
                     write(WORK / "log.programs", "found", command, i)
 

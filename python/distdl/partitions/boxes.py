@@ -72,6 +72,17 @@ def slices_within(box: Sequence[Interval], outer: Sequence[Interval]) -> tuple[s
     return tuple(slice(start - first, stop - first) for (start, stop), (first, _) in zip(box, outer, strict=True))
 
 
+def boxes_of(size: int, most: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """The extents of all boxes of so many elements, with at most so many along each dimension."""
+    if not most:
+        if size == 1:
+            yield ()
+        return
+    for first in range(1, min(size, most[0]) + 1):
+        if size % first == 0:
+            yield from ((first, *rest) for rest in boxes_of(size // first, most[1:]))
+
+
 def boxes_between(shape: Sequence[int], start: int, stop: int) -> Iterator[Box]:
     """The elements from start to stop in row-major order, as boxes in the same order."""
     if start >= stop:

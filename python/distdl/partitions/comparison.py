@@ -49,14 +49,19 @@ class View:
     options: tuple[tuple[str, str], ...] = ()
     raised: str = ""
     text: str = ""
+    place: int = 0  # of the error: of several, all ranks raise the first
+
+    @classmethod
+    def of_error(cls, error: Exception, place: int = 0) -> View:
+        return cls(raised=type(error).__name__, text=str(error), place=place)
 
     def to_json(self) -> str:
-        return json.dumps([self.operation, self.partitions, self.options, self.raised, self.text])
+        return json.dumps([self.operation, self.partitions, self.options, self.raised, self.text, self.place])
 
     @classmethod
     def from_json(cls, text: str) -> View:
-        operation, partitions, options, raised, error = json.loads(text)
-        return cls(operation, tuple(map(tuple, partitions)), tuple(map(tuple, options)), raised, error)
+        operation, partitions, options, *error = json.loads(text)
+        return cls(operation, tuple(map(tuple, partitions)), tuple(map(tuple, options)), *error)
 
     def __str__(self) -> str:
         partitions = [f"{name} of shape {shape} on ranks {ranks}" for name, shape, ranks in self.partitions]
@@ -125,7 +130,7 @@ def gather_or_raise(operation: str, grid: Grid, make: Callable[[], bytes]) -> li
     if own is not None and type(own).__name__ not in _RAISED and len({*messages}) == 1:
         raise own  # in its class, which all ranks know
     failed = {rank: message for rank, message in zip(grid.ranks, messages, strict=True) if message[:1] == b"-"}
-    _raise_first({rank: View.from_json(message[1:].decode()) for rank, message in failed.items()}, error)
+    raise_first({rank: View.from_json(message[1:].decode()) for rank, message in failed.items()}, error)
     return [message[1:] for message in messages]
 
 
@@ -166,29 +171,30 @@ def compare(
 def exchange_views(call: str, voters: Grid, view: View, error: Exception | None) -> dict[int, View]:
     """The views of all voters by rank, equal views as one object. One voter's error is raised on all voters.
 
-    Collective over the voters.
-
-    ``call`` is the operation, for the message if ranks are in different calls; ``error`` is the error of this rank.
+    Collective over the voters. ``call`` is for the message if ranks are in different calls; ``error`` is this rank's.
     """
     if error is not None:
-        view = View(raised=type(error).__name__, text=str(error))
+        view = View.of_error(error)
     same, texts = voters.host_exchange().compare(call, view.to_json())
     if same and error is not None:
         raise error
     known = {text: View.from_json(text) for text in set(texts)}
     views = dict(zip(voters.ranks, [view] * voters.size if same else map(known.__getitem__, texts), strict=True))
-    _raise_first(views, error)
+    raise_first(views, error)
     return views
 
 
-def _raise_first(views: Mapping[int, View], error: Exception | None) -> None:
-    """Raise the error of the lowest rank that failed, if any; `error` is the error of this rank."""
-    for rank, view in views.items():
-        if view.raised:
-            text = view.text if error is not None else f"{view.text} (raised on rank {rank})"
-            error_here = _RAISED.get(view.raised, RuntimeError)(text)
-            error_here.__dict__["is_on_all_ranks"] = True
-            raise error_here from error
+def raise_first(views: Mapping[int, View], error: Exception | None) -> None:
+    """Raise the first error of all ranks, if any; `error` is the error of this rank in that place."""
+    failed = [rank for rank, view in views.items() if view.raised]
+    if not failed:
+        return
+    rank = min(failed, key=lambda rank: views[rank].place)  # of equal places, the lowest
+    view = views[rank]
+    text = view.text if error is not None else f"{view.text} (raised on rank {rank})"
+    error_here = _RAISED.get(view.raised, RuntimeError)(text)
+    error_here.__dict__["is_on_all_ranks"] = True
+    raise error_here from error
 
 
 def refuse_difference(views: Mapping[int, View]) -> NoReturn:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from distdl.partitions.boxes import boxes_of
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -117,21 +119,10 @@ def _even_curves(shape: GridShape, size: int, weights: Sequence[float]) -> Itera
         count = math.prod(shape)
         return sum(w * (n // b - 1) * (count // n) for w, n, b in zip(weights, shape, box, strict=True))
 
-    boxes = (box for box in _factors(size, shape) if all(n % b == 0 for n, b in zip(shape, box, strict=True)))
+    boxes = (box for box in boxes_of(size, shape) if all(n % b == 0 for n, b in zip(shape, box, strict=True)))
     yield _along_boxes(shape, min(boxes, key=surface))
     if math.prod(shape) <= _MOST_BLOCKS_TO_CUT:
         yield _along_cuts(shape, size, weights)
-
-
-def _factors(size: int, most: Sequence[int]) -> Iterator[GridShape]:
-    """All boxes of a size that fit into a grid."""
-    if not most:
-        if size == 1:
-            yield ()
-        return
-    for first in range(1, min(size, most[0]) + 1):
-        if size % first == 0:
-            yield from ((first, *rest) for rest in _factors(size // first, most[1:]))
 
 
 def _along_boxes(shape: GridShape, box: GridShape) -> IntArray:
@@ -198,7 +189,7 @@ def _rows(shape: GridShape, dims: Sequence[int], there_and_back: bool) -> IntArr
 
 def _uneven_boxes(shape: GridShape, size: int, weights: Sequence[float]) -> Iterator[IntArray]:
     """Along the boxes of the largest host that have the smallest surfaces."""
-    surface = {box: sum(w / b for w, b in zip(weights, box, strict=True)) for box in _factors(size, shape)}
+    surface = {box: sum(w / b for w, b in zip(weights, box, strict=True)) for box in boxes_of(size, shape)}
     yield from (_along_boxes(shape, box) for box in sorted(surface, key=lambda box: surface[box])[:_UNEVEN_BOXES])
 
 

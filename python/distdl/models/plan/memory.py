@@ -59,6 +59,8 @@ class RankTimeline:
             if step.node.checkpoint:
                 self._segments.setdefault(step.node.checkpoint, []).append(i)
         self._sizes = RankSizes(plan, rank, dtypes)
+        self._reads = [self._sizes.reads(step) for step in plan.steps]
+        self._received = [self._sizes.received(step) for step in plan.steps]
         self.kept = [0] * self._n
         self._parameters(training.layout, training.copies)
         self._values()
@@ -132,10 +134,10 @@ class RankTimeline:
             uses[value] = TensorUse(self._sizes.bytes_of(value), 0, self._end)
         for i, step in enumerate(self._plan.steps):
             node, work = step.node, self._works[step.node]
-            reads = self._sizes.reads(step)
+            reads = self._reads[i]
             self._hold("passing", self._sizes.workspace(node), i, i)
             self._hold("passing", self._sizes.workspace(node, backward=True), self._backward(i), self._backward(i))
-            for _, nbytes in self._sizes.received(step):
+            for _, nbytes in self._received[i]:
                 self._hold_messages(nbytes, i)
             for value in node.outputs:
                 if self._root(value) is value:
@@ -225,10 +227,10 @@ class RankTimeline:
             node, differentiated = step.node, self._works[step.node].differentiated
             if differentiated:
                 moment = self._backward(i)
-                for value, (_, nbytes) in self._sizes.reads(step).items():
+                for value, (_, nbytes) in self._reads[i].items():
                     self._hold("passing", nbytes, moment, moment)
                     arriving.add(value)
-                for value, nbytes in self._sizes.received(step):
+                for value, nbytes in self._received[i]:
                     if value in differentiated and not value.name:
                         self._hold_messages(nbytes, moment)
             for value in node.inputs:

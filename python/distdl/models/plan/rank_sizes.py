@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Mapping
 
 import torch
 
@@ -46,12 +46,14 @@ class RankSizes:
             return 1.0
         return math.prod(workers.local_shape(self._rank)) / max(1, math.prod(workers.shape))
 
-    def received(self, step: PlanStep) -> Iterator[tuple[Value, int]]:
+    def received(self, step: PlanStep) -> list[tuple[Value, int]]:
         """The inputs that are redistributed, and the bytes of them that this rank receives; it sends about as many."""
+        inputs = []
         for value, regions, source in zip(step.node.inputs, step.input_regions, step.sources, strict=True):
             received = {} if regions is None else received_elements(source, regions, value.shape)
             if count := received.get(self._rank, 0):
-                yield value, count * self.itemsize(value)
+                inputs.append((value, count * self.itemsize(value)))
+        return inputs
 
     def reads(self, step: PlanStep) -> dict[Value, tuple[Hashable, int]]:
         """For the inputs that this rank receives: an identity, and bytes, halos included."""

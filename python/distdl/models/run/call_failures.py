@@ -12,20 +12,10 @@ from distdl.models.capture.recording import Node
 from distdl.models.operations.failures import Failure, defer, deferred, zeros_like
 from distdl.models.operations.placement import Blocks, Placement
 from distdl.models.run.outcomes import OtherOutcomeError
-from distdl.partitions.comparison import View, compare
+from distdl.partitions.comparison import View, error_for_all, raise_first, refuse_difference
 from distdl.partitions.grid import Grid
 
-
-def _text(*numbers: int) -> str:
-    """A text of numbers, which comparisons in other calls can read."""
-    return View("distribute", options=tuple(("failed", str(number)) for number in numbers)).to_json()
-
-
-def _numbers_in(text: str) -> list[int]:
-    return [int(number) for name, number in View.from_json(text).options if name == "failed"]
-
-
-_COMPUTED = _text()
+_COMPUTED = View("distribute").to_json()
 
 
 class Substitute:
@@ -87,9 +77,15 @@ class CallFailures:
             if own is not None:
                 raise own.error
             return
-        is_same, texts = self._exchange.compare("distribute", _COMPUTED if own is None else _text(own.number))
-        if is_same and own is None:
-            return
-        first = min(number for text in texts for number in _numbers_in(text)) if texts else None
-        error = own.error if own is not None and first in (None, own.number) else None
-        compare("distribute", "distribute", self._all_ranks, error, {}, {})
+        error, text = None, _COMPUTED
+        if own is not None:
+            error = error_for_all("distribute", {}, own.error)
+            text = View.of_error(error, own.number).to_json()
+        is_same, texts = self._exchange.compare("distribute", text)
+        if is_same and error is not None:
+            raise error
+        if not is_same:
+            views = dict(zip(self._all_ranks.ranks, map(View.from_json, texts), strict=True))
+            first = min((view.place for view in views.values() if view.raised), default=0)
+            raise_first(views, error if own is not None and own.number == first else None)
+            refuse_difference(views)

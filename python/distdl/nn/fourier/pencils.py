@@ -17,6 +17,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from distdl.partitions.boxes import boxes_of
+
 Extents: TypeAlias = tuple[int, ...]
 
 # The latency of an exchange, as the number of elements that travel in this time.
@@ -138,7 +140,7 @@ def best_grid(workers: int, extents: Sequence[int], whole: frozenset[int], like:
     """
     most_workers = tuple(1 if d in whole else max(n, 1) for d, n in enumerate(extents))
     for count in range(workers, 0, -1):
-        grids = list(_grids(count, most_workers))
+        grids = list(boxes_of(count, most_workers))
         if grids:
             return min(
                 grids,
@@ -149,17 +151,6 @@ def best_grid(workers: int, extents: Sequence[int], whole: frozenset[int], like:
                 ),
             )
     return tuple(1 for _ in extents)
-
-
-def _grids(workers: int, room: Extents) -> Iterator[Extents]:
-    """All grids of so many workers within the room of each dimension."""
-    if not room:
-        if workers == 1:
-            yield ()
-        return
-    for p in range(1, min(workers, room[0]) + 1):
-        if workers % p == 0:
-            yield from ((p, *others) for others in _grids(workers // p, room[1:]))
 
 
 def _whole(grid: Extents) -> frozenset[int]:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from distdl import _core
 from distdl.nn.base.option_types import Device, Dtype, Float, HasBias, Natural, Positive, option, with_options
-from distdl.nn.kernels.memory_order import memory_order
+from distdl.nn.kernels.channels_last import memory_order
 from distdl.nn.norm.base import NormLayer
 from distdl.nn.norm.moments import Gathering, SharedMoments
 from distdl.partitions.boxes import block_intervals

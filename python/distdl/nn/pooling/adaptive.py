@@ -12,7 +12,7 @@ from distdl import _core
 from distdl.nn.base.by_dimensions import family
 from distdl.nn.base.option_types import common_options, with_options
 from distdl.nn.base.options import integer
-from distdl.nn.kernels.memory_order import selected
+from distdl.nn.kernels.channels_last import selected
 from distdl.nn.windows.adaptive import AdaptiveLayer
 from distdl.nn.windows.sums import ravel
 

@@ -11,7 +11,7 @@ import torch
 from distdl import _core
 from distdl.nn.base.option_types import with_options
 from distdl.nn.base.precision import FLOATING, wide
-from distdl.nn.kernels.memory_order import selected
+from distdl.nn.kernels.channels_last import selected
 from distdl.nn.windows.adaptive import AdaptiveLayer
 
 __all__ = ["DistributedUpsample"]

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from distdl.modules.graph import empty_result
 from distdl.nn.base.precision import FLOATING
-from distdl.nn.kernels.memory_order import selected
+from distdl.nn.kernels.channels_last import selected
 from distdl.nn.windows.layer import WindowLayer
 from distdl.nn.windows.sums import window_sums
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from distdl import operators
-from distdl.nn.kernels.memory_order import selected
+from distdl.nn.kernels.channels_last import selected
 from distdl.partitions.boxes import Interval
 from distdl.partitions.grid import Grid
 

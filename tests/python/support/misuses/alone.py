@@ -32,6 +32,7 @@ def rows() -> dict[str, Row]:
             },
             alone=True,
         ),
+        "local_device": Row(distdl.local_device, lambda P: {}, alone=True),
         "TensorStructure": Row(
             distdl.TensorStructure,
             lambda P: {"tensor": torch.ones(2)},
