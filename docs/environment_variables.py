@@ -77,7 +77,10 @@ TESTING: dict[str, Variable] = {
     "DISTDL_RESUMES": ("``3``", "How many resumed runs are drawn; ``0`` for all of them."),
     "DISTDL_SEED": ("a checksum of the sources", "The seed of what a run draws (``tests/python/conftest.py``)."),
     "DISTDL_STEPS": ("``300``", "How many steps the search for growing memory takes."),
-    "DISTDL_TEST_DEVICE": ("not set", "``1`` collects the tests of a device whose work comes late."),
+    "DISTDL_TEST_DEVICE": (
+        "not set",
+        "The device to test: ``lagging``, whose work comes late, or ``cuda``.",
+    ),
     "DISTDL_TEST_DEVICE_DELAY_US": (
         "not set",
         "The delay of its work; else it comes as late as it may.",

@@ -46,7 +46,9 @@ case ${1-} in
     DISTDL_DRAWS=10000 ranks "${N-2}" -s "$tests/primitives/test_random.py"
     DISTDL_DRAWS=100 ranks "${N-2}" -m hypothesis "$tests"/nn/{conv,pooling,test_pad.py,test_upsample.py} ;;
   device)  # on a device of the tests, whose work comes late, on N ranks, three minutes
-    python tests/device/build.py && DISTDL_TEST_DEVICE=1 ranks "${N-2}" --whole "$tests/device" ;;
+    python tests/device/build.py && DISTDL_TEST_DEVICE=lagging ranks "${N-2}" --whole "$tests/device" ;;
+  gpu)  # [FOLDER]: builds, tests and measures on a GPU without a network, nine minutes; FOLDER has wheels
+    bash tests/gpu.sh "${@:2}" ;;
   tools)  # each layer in each of torch's tools, on N ranks, ten minutes
     ranks "${N-2}" --whole "$tests/nn/test_tools.py" ;;
   kills)  # 50 jobs that are killed while they save, five minutes

@@ -177,7 +177,7 @@ for n in $DISTDL_TEST_RANKS; do
 done
 export DISTDL_TEST_RANKS=2
 stage "a device for tests" python tests/device/build.py
-DISTDL_TEST_DEVICE=1 stage "work of a device that comes late, on 2 ranks" ranks 2 tests/python/device
+DISTDL_TEST_DEVICE=lagging stage "work of a device that comes late, on 2 ranks" ranks 2 tests/python/device
 several_hosts=(misuse/test_{disagreements,misuse}.py primitives/test_{start_wait,sums}.py)
 DISTDL_TEST_RANKS="2 3" DISTDL_HOSTS=several stage "small data beside votes, on 3 ranks" ranks 3 "${several_hosts[@]/#/tests/python/}"
 stage "nothing leaks, and a layer votes once, on 2 ranks" observed

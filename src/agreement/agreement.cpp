@@ -39,7 +39,7 @@ Agreement::Result Agreement::agree(std::span<const Structure> tensors, comm::Bal
   Gathered gathered;
   if (change == Change::structure) {
     structures_.clear();  // so that after an error the next call agrees anew
-    gathered = gather(id_->rank_set, tensors);
+    gathered = gather(id_->rank_set, {tensors.begin(), tensors.end()});
     throw_errors_of(gathered);  // first: a rank that met an error may have nothing of its own to compare
   }
   require_same_value(*id_, outcome, own);
@@ -90,7 +90,7 @@ Agreement::Result Agreement::follow(const LayerCall& layer, const Structure& own
   if (id_->rank_set.communicator->size() > 1) id_->rank_set.communicator->count_vote();
   auto known = std::move(structures_);
   forget();
-  auto gathered = gather(id_->rank_set, {&own, 1}, derivatives);
+  auto gathered = gather(id_->rank_set, {own}, derivatives);
   throw_errors_of(gathered);
   if (gathered.derivatives.requires_grad && gathered.grad_disabled) throw_mixed_modes(*id_);
   const auto change = known == gathered.tensors ? Change::none : Change::structure;

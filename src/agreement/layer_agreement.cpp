@@ -234,7 +234,7 @@ void LayerAgreement::forget() {
   change_generation(this, generation_);
 }
 
-GlobalStructure LayerAgreement::structure(std::size_t tensor, const std::vector<int>& ranks) const {
+std::vector<Structure> LayerAgreement::structure(std::size_t tensor, const std::vector<int>& ranks) const {
   return in_order_of(ranks, id().rank_set, agreement_.structure(tensor));
 }
 

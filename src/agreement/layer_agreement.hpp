@@ -76,7 +76,7 @@ class LayerAgreement {
   std::optional<c10::ScalarType> autocast() const { return local_.autocast; }
 
   /// One tensor's structure on each of these ranks. It is not `present` on ranks that were called without the tensor.
-  GlobalStructure structure(std::size_t tensor, const std::vector<int>& ranks) const;
+  std::vector<Structure> structure(std::size_t tensor, const std::vector<int>& ranks) const;
 
   /// The sizes of one tensor's blocks by dimension, on a partition of this name, shape and ranks. Throws the same on
   /// all ranks unless they are blocks of one tensor.

@@ -35,9 +35,9 @@ struct RankSet {
 RankSet rank_set_of(MPI_Comm root, const std::vector<int>& ranks);
 
 /// Values that are known by rank of a set, in the order of these ranks.
-template <class T>
-std::vector<T> in_order_of(const std::vector<int>& ranks, const RankSet& rank_set, const std::vector<T>& by_rank) {
-  std::vector<T> result;
+template <class Values>
+auto in_order_of(const std::vector<int>& ranks, const RankSet& rank_set, const Values& by_rank) {
+  std::vector<std::decay_t<decltype(by_rank.at(0))>> result;
   for (const auto rank : ranks) result.push_back(by_rank.at(static_cast<std::size_t>(rank_set.rank_of(rank))));
   return result;
 }

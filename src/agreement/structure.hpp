@@ -4,7 +4,8 @@
 #include <c10/core/DeviceType.h>
 #include <c10/core/ScalarType.h>
 
-#include <span>
+#include <compare>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -29,7 +30,7 @@ struct Structure {
 
   std::int64_t numel() const { return geometry::volume(sizes); }
   std::int64_t nbytes() const { return numel() * static_cast<std::int64_t>(c10::elementSize(dtype)); }
-  bool operator==(const Structure&) const = default;
+  auto operator<=>(const Structure&) const = default;
 
   void refuse(Error kind, std::string why) {
     error_kind = kind;
@@ -37,8 +38,21 @@ struct Structure {
   }
 };
 
-/// The structures of all ranks, by rank of the set.
-using GlobalStructure = std::vector<Structure>;
+/// The structures of all ranks, by rank of the set. Equal ones are kept once: the blocks of many ranks have few shapes.
+class GlobalStructure {
+ public:
+  GlobalStructure() = default;
+  explicit GlobalStructure(const std::vector<Structure>& by_rank);
+
+  std::size_t size() const { return which_.size(); }
+  const Structure& operator[](std::size_t rank) const { return distinct_[which_[rank]]; }
+  const Structure& at(std::size_t rank) const { return distinct_[which_.at(rank)]; }
+  bool operator==(const GlobalStructure&) const = default;
+
+ private:
+  std::vector<Structure> distinct_;  // in the order in which ranks first have them
+  std::vector<std::uint32_t> which_;
+};
 
 /// The contributions of all ranks to a call.
 struct Gathered {
@@ -48,6 +62,6 @@ struct Gathered {
 };
 
 /// Collective. All ranks pass the same number of tensors.
-Gathered gather(const RankSet& rank_set, std::span<const Structure> own, Derivatives derivatives = {});
+Gathered gather(const RankSet& rank_set, std::vector<Structure> own, Derivatives derivatives = {});
 
 }  // namespace distdl::agreement

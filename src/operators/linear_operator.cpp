@@ -98,7 +98,7 @@ Primitive::Prepared Primitive::prepare_traced(const Input& x, bool differentiate
   plan_if(changed);
   if (changed) {  // each rank knows the sizes of its own result by now, but not of the others
     check_sizes();
-    throw_errors(*id_, agreement_.name(0), gather(id_->rank_set, {&structure, 1}).tensors.front());
+    throw_errors(*id_, agreement_.name(0), gather(id_->rank_set, {structure}).tensors.front());
   }
   return {.linear_operator = operator_, .dtype = dtype(), .derivatives = {}};
 }

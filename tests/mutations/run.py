@@ -249,7 +249,8 @@ def main():
         return [i for i in rows if options.only in rows[i] and i not in found()]
 
     tests = ["--whole", *options.tests] if options.tests else []
-    files = sorted(str(path.relative_to(TREE)) for path in TREE.glob("tests/python/**/test_*.py"))
+    paths = (path for path in TREE.glob("tests/python/**/test_*.py") if path.parent.name != "device")
+    files = sorted(str(path.relative_to(TREE)) for path in paths)
     near = {max(files, key=lambda file, i=i: len(words(file) & words(drawn[i][0]))) for i in rows}
     # First those that are named as a changed file is, or that find most in a second.
     files.sort(key=lambda file: (file not in near and "primitives" not in file, "compile" in file))

@@ -1,23 +1,44 @@
-"""Tests on a device whose work comes late, in jobs of their own, with DISTDL_TEST_DEVICE=1: see tests/commands.sh."""
+"""Tests on a device, in jobs of their own: DISTDL_TEST_DEVICE names it.
+
+``lagging`` is a device whose work comes late (tests/device; see tests/commands.sh), ``cuda`` the GPU of tests/gpu.sh.
+"""
 
 import os
 
 import pytest
 
-collect_ignore_glob = [] if os.environ.get("DISTDL_TEST_DEVICE") == "1" else ["*"]
+import distdl
+
+DEVICE = os.environ.get("DISTDL_TEST_DEVICE", "")
+LAGGING = "lagging"
+collect_ignore_glob = ["*"] if not DEVICE else [] if DEVICE == LAGGING else ["test_late_work.py"]
 
 
 @pytest.fixture(scope="session")
 def lagging():
-    """The module of the device."""
+    """The module of the device whose work comes late."""
     from support.lagging import load
 
     return load()
 
 
-@pytest.fixture(params=["late", "others first"], autouse=True)
-def schedule(request, lagging):
+@pytest.fixture(scope="session")
+def device(request):
+    """The name of the device; on a machine with several, each rank has its own."""
+    if DEVICE == LAGGING:
+        request.getfixturevalue("lagging")
+    else:
+        assert distdl.local_device().type == DEVICE
+    return DEVICE
+
+
+@pytest.fixture(params=["late", "others first"] if DEVICE == LAGGING else [DEVICE], autouse=True)
+def schedule(request, device):
     """Streams run as late as they may, or before those that are waited for: what is missing shows in one of them."""
+    if device != LAGGING:
+        yield
+        return
+    lagging = request.getfixturevalue("lagging")
     lagging.synchronize()
     lagging.set_late(request.param == "late")
     yield

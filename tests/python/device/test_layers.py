@@ -1,4 +1,4 @@
-"""Layers and models on the device, beside their twins on the CPU."""
+"""Layers and models on a device, beside their twins on the CPU."""
 
 import dataclasses
 import os
@@ -18,23 +18,23 @@ from support.training import KINDS, Twins
 
 
 @pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
-def test_equals_the_twin(P_world, example):
+def test_equals_the_twin(P_world, example, device):
     # Not the second derivatives: torch numbers nodes by thread, so that the ranks may differ in the order of the nodes
     # that a backward pass on a device made, and of those before it.
     example = dataclasses.replace(example, second=False)
     draw = random.Random(f"{os.environ.get('DISTDL_SEED')} {example.cuts}")
     layout = draw.choice(["owner", "sharded"])
-    assert_equals_sequential(example, grid(P_world, draw.choice(splits(example))), layout=layout, device="lagging")
+    assert_equals_sequential(example, grid(P_world, draw.choice(splits(example))), layout=layout, device=device)
 
 
 MODELS = {"residual": (Residual, (3, 2, 9, 7)), "dense": (Dense, (2, 2, 8, 6)), "tokens": (Tokens, (2, 2, 9, 10))}
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_distributed_models(name):
+def test_distributed_models(name, device):
     make, shape = MODELS[name]
     torch.manual_seed(0)
-    assert_equal_models(make().double(), shape, [1, 1, job.size, *[1] * (len(shape) - 3)], device="lagging")
+    assert_equal_models(make().double(), shape, [1, 1, job.size, *[1] * (len(shape) - 3)], device=device)
 
 
 def trained(twins, model, first, last, optimizer):
@@ -48,27 +48,27 @@ def trained(twins, model, first, last, optimizer):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_checkpoints(P_world, folder, kind):
+def test_checkpoints(P_world, folder, kind, device):
     """A run on the device goes on from a file, with the weights of a run on the CPU."""
     twins, runs = Twins(P_world, kind), {}
-    for device in ("cpu", "lagging"):
-        model = Twins(P_world, kind).model.to(device)
+    for place in ("cpu", device):
+        model = Twins(P_world, kind).model.to(place)
         optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
         trained(twins, model, 0, 2, optimizer)
-        distdl.save(folder / device, model, optimizer)
-        other = Twins(P_world, kind, seed=5).model.to(device)
+        distdl.save(folder / place, model, optimizer)
+        other = Twins(P_world, kind, seed=5).model.to(place)
         resumed = torch.optim.Adam(other.parameters(), lr=0.05)
-        distdl.load(folder / device, other, resumed)
+        distdl.load(folder / place, other, resumed)
         for run, steps in ((model, optimizer), (other, resumed)):
             trained(twins, run, 2, 4, steps)
         assert all(torch.equal(a.cpu(), b.cpu()) for a, b in zip(model.parameters(), other.parameters(), strict=True))
-        assert all(parameter.device.type == device for parameter in other.parameters())
-        runs[device] = [parameter.detach().cpu() for parameter in other.parameters()]
-    assert all(torch.allclose(a, b, rtol=1e-9) for a, b in zip(runs["cpu"], runs["lagging"], strict=True))
+        assert all(parameter.device.type == place for parameter in other.parameters())
+        runs[place] = [parameter.detach().cpu() for parameter in other.parameters()]
+    assert all(torch.allclose(a, b, rtol=1e-9) for a, b in zip(runs["cpu"], runs[device], strict=True))
 
 
 @pytest.mark.parametrize("cap", [None, 1e-4])
-def test_replicas(P_world, cap):
+def test_replicas(P_world, cap, device):
     """Uneven parts of a batch."""
     generator = torch.Generator().manual_seed(2)
     x, y = torch.randn(7, 6, generator=generator).double(), torch.randn(7, 3, generator=generator).double()
@@ -78,11 +78,11 @@ def test_replicas(P_world, cap):
     elif job.size == 1:
         own = slice(0, 7)
     torch.manual_seed(job.rank)
-    model = distdl.DataParallel(torch.nn.Linear(6, 3).double().to("lagging"), P_world, bucket_cap_mb=cap)
+    model = distdl.DataParallel(torch.nn.Linear(6, 3).double().to(device), P_world, bucket_cap_mb=cap)
     torch.manual_seed(0)
     twin = torch.nn.Linear(6, 3).double()
     torch.nn.functional.mse_loss(twin(x), y).backward()
-    loss = torch.nn.functional.mse_loss(model(x[own].to("lagging")), y[own].to("lagging"))
+    loss = torch.nn.functional.mse_loss(model(x[own].to(device)), y[own].to(device))
     loss.backward()
     for parameter, expected in zip(model.module.parameters(), twin.parameters(), strict=True):
         assert torch.allclose(parameter.grad.cpu(), expected.grad, rtol=1e-10)

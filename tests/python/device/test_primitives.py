@@ -1,4 +1,4 @@
-"""Operators on the device: the bits of the CPU, and a wait for the device at most once a call."""
+"""Operators on a device: the bits of the CPU."""
 
 import gc
 
@@ -24,39 +24,24 @@ def derivatives(function, x, weight):
 
 @pytest.mark.parametrize("make", CASES.values(), ids=CASES)
 @pytest.mark.parametrize("way", [lambda layer: layer, halves], ids=["call", "halves"])
-def test_bits_of_the_cpu(P_world, make, way):
+def test_bits_of_the_cpu(P_world, make, way, device):
     case = make(P_world)
     x = values(case.shape, seed=job.rank)
     weight = values(case.operator(x).shape, seed=100 + job.rank)
     expected = derivatives(case.operator, x, weight)
-    results = derivatives(way(case.operator), x.to("lagging"), weight.to("lagging"))
-    assert all(y.device.type == "lagging" for y in results)
+    results = derivatives(way(case.operator), x.to(device), weight.to(device))
+    assert all(y.device.type == device for y in results)
     assert all(same_bits(y.cpu(), z) for y, z in zip(results, expected, strict=True))
 
 
 @pytest.mark.parametrize("make", CASES.values(), ids=CASES)
-def test_waits_for_the_device(P_world, make, lagging):
-    """Once, where a rank sends: for the copies to the memory of the host."""
-    case = make(P_world)
-    x = values(case.shape, seed=job.rank).to("lagging")
-    case.operator(x)
-    lagging.synchronize()
-    lagging.fallbacks()
-    before = lagging.synchronizations()
-    y = case.operator(x)
-    assert lagging.synchronizations() - before <= 1
-    assert lagging.fallbacks() == []
-    del y
-
-
-@pytest.mark.parametrize("make", CASES.values(), ids=CASES)
-def test_memory_that_is_dropped_while_streams_use_it(P_world, make):
+def test_memory_that_is_dropped_while_streams_use_it(P_world, make, device):
     """The input, before the result is waited for in another stream; and the result, after its use is queued."""
     case = make(P_world)
     x = values(case.shape, seed=job.rank)
     expected = case.operator(x)
-    started = case.operator.start(x.to("lagging"))
-    with torch.Stream("lagging"):
+    started = case.operator.start(x.to(device))
+    with torch.Stream(device):
         y = case.operator.wait(started)
         del started
         used = y.clone()

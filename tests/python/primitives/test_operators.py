@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import distdl
+from support.blocks import block_of, grid
 from support.cases import CASES
 from support.ranks import job
 from support.strides import STRIDES
@@ -248,9 +249,13 @@ def test_structure_check_off(P_world, make):
                 case.operator(x.float())
 
 
-def test_as_many_dimensions_as_are_allowed(P_world):
-    x = torch.ones([1] * 32)
-    assert torch.equal(distdl.nn.AllSumReduce(P_world, [0])(x), x * job.size)
+@pytest.mark.parametrize("dims", [8, 9, 32])
+def test_many_dimensions(P_world, dims):
+    """Up to those that are allowed. Ranks tell each other of more than eight in a second message."""
+    P_x, P_y = (grid(P_world, shape) for shape in ([1] * (dims - 1) + [job.size], [job.size] + [1] * (dims - 1)))
+    whole = torch.arange(2 * (2 * job.size + 1)).reshape([2, *[1] * (dims - 2), -1])
+    y = distdl.nn.Repartition(P_x, P_y)(block_of(whole, P_x))
+    assert torch.equal(y, block_of(whole, P_y))
 
 
 @every_operator
