@@ -38,11 +38,12 @@ CONFIGURE = (
     f"cmake -S . -G Ninja -DCMAKE_UNITY_BUILD=ON -DCMAKE_BUILD_TYPE=Release -DPython_EXECUTABLE={sys.executable} "
     f"-DCMAKE_COMPILE_WARNING_AS_ERROR=OFF '-DCMAKE_CXX_FLAGS_RELEASE={FLAGS}' -B"
 )
-# Jobs of tests/run.sh that see more of C++ than others: whether anything leaks, and small data beside votes.
+# Jobs of tests/run.sh that see more of C++ than others: whether anything leaks, small data beside votes, and a device.
 OTHER_JOBS = (
     "mpiexec -n 2 env LD_PRELOAD=$PWD/../../observer.so python -m mpi4py -m pytest -qx process/leaks.py nn/votes.py",
     "DISTDL_HOSTS=several DISTDL_TEST_RANKS='2 3' mpiexec -n 3 python -m mpi4py -m pytest -qx "
     "misuse/test_{disagreements,misuse}.py primitives/test_{start_wait,sums}.py",
+    "DISTDL_TEST_DEVICE=lagging mpiexec -n 2 python -m mpi4py -m pytest -qx device/test_primitives.py",
 )
 
 
@@ -122,7 +123,8 @@ def build_programs():
         program=programs/${{name#*/}}
         [ $program -nt tests/cpp/$name.cpp ] || $mpi tests/cpp/$name.cpp $PWD/libparts.so -o $program
       done
-      mpicxx -std=c++20 -O1 -shared -fPIC -Isrc tests/pmpi/observer.cpp -o observer.so""")
+      mpicxx -std=c++20 -O1 -shared -fPIC -Isrc tests/pmpi/observer.cpp -o observer.so
+      python tests/device/build.py""")
     assert status == 0, said[-3000:]
 
 
@@ -173,7 +175,7 @@ def try_in_tests(size, left, arguments, **environment):
     log, without_progress = WORK / f"log.{size}", 0
     while without_progress < 3:
         before, wanted = len(rows_of(log)), json.dumps([i for i in left if i not in found()])
-        options = {"MUTATIONS_LOG": str(log), "MUTATIONS_WANTED": wanted, "MUTATIONS_SECONDS": "30", **environment}
+        options = {"MUTATIONS_LOG": str(log), "MUTATIONS_WANTED": wanted, "MUTATIONS_SECONDS": "15", **environment}
         status, said = job(size, ["-p trying", *arguments], 36000, **options)
         rows = rows_of(log)
         if rows and rows[-1][0] == "try":

@@ -26,7 +26,7 @@ os.environ["MUTATIONS_FILE"] = shared.name
 import switched  # noqa: E402
 
 LOG, SECONDS = Path(os.environ["MUTATIONS_LOG"]), float(os.environ["MUTATIONS_SECONDS"])
-CASES = int(os.environ.get("MUTATIONS_CASES", "2"))  # of a table
+CASES = int(os.environ.get("MUTATIONS_CASES", "1"))  # of a table
 NONE = -1
 
 switched.tried[0] = NONE
@@ -70,7 +70,7 @@ def run(item, nextitem, change, seconds):
     switched.tried[0] = change
     # Who waits for a message mostly takes time of the processor; what lasts because others do is not ended so soon.
     signal.setitimer(signal.ITIMER_PROF, 3 + 8 * seconds)
-    faulthandler.dump_traceback_later(30 + 20 * seconds, exit=True)
+    faulthandler.dump_traceback_later(10 + 20 * seconds, exit=True)
     start = time.monotonic()
     reports = runtestprotocol(item, nextitem=nextitem, log=change == NONE)
     seconds = job.allreduce(time.monotonic() - start, MPI.MAX)

@@ -218,7 +218,18 @@ def test_sizes_stand_beside_the_line_of_a_picture(tmp_path):
 def test_command(tmp_path):
     program = tmp_path / "program.py"
     program.write_text("import torch\n\ndef make_model():\n    return torch.nn.Linear(64, 64)\n")
-    flags = ["--shape", "8,64", "--ranks", "4", "--memory", "1MiB", "--picture", str(tmp_path / "a.svg")]
+    flags = [
+        "--shape",
+        "8,64",
+        "--ranks",
+        "4",
+        "--memory",
+        "1MiB",
+        "--latency",
+        "1e-6",
+        "--picture",
+        str(tmp_path / "a.svg"),
+    ]
     command = [sys.executable, "-m", "distdl.plans", "program:make_model", *flags]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=OUTSIDE, timeout=100, check=True)
     assert "fits in 0.000977 GiB a rank from 1 rank on" in done.stdout

@@ -145,6 +145,12 @@ def test_what_a_worker_has_does_not_travel():
     assert received_elements(source, ReadRegions.of(Blocks((1, 0), ((4, 2),)), (Sharded(0),)), (6,)) == {0: 2, 1: 3}
 
 
+def test_what_travels_round_the_end():
+    source = Blocks((0, 1), ((3, 3),))
+    regions = ReadRegions((0, 1), (0,), (((-2, 3), (3, 7)),))
+    assert received_elements(source, regions, (6,)) == {0: 2, 1: 1}
+
+
 def test_one_parameter():
     with distdl.parameter_layout("replicated"):
         assert_equal_models(torch.nn.Linear(3, 4, bias=False).double(), (2 * P_world.size, 3), [P_world.size, 1])

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
 
 import distdl
 from distdl.models.plan.feature_words import feature_words
@@ -54,6 +55,18 @@ def test_proposals_are_ordered_and_the_same_on_all_ranks():
         if split.P_x.size == P_world.size > 1 and not split.plan:
             assert split.sent > 0
             assert split.memory < alone.memory
+
+
+@pytest.mark.ranks(1)
+def test_a_checkpoint_computes_the_forward_pass_once_more():
+    machine, seconds = distdl.Machine(), []
+    for wraps in (False, True):
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh())
+        if wraps:
+            apply_activation_checkpointing(model)
+        (alone,) = distdl.plans(model, P_world, (2, 4), machine=machine)
+        seconds.append(alone.seconds)
+    assert seconds[1] == pytest.approx(seconds[0] * 4 / 3)
 
 
 def test_mistakes_raise_on_all_ranks():

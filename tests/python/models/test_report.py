@@ -72,6 +72,19 @@ def test_weights_by_share():
     assert ("0.00 of 0.00" in str(report)) == (ranks > 1)
 
 
+def test_long_names_and_wide_tables(tmp_path):
+    path = "a_block_of_layers.with_a_long_name.and_one_more.linear"
+    model = torch.nn.Identity()
+    for name in reversed(path.split(".")):
+        model, inner = torch.nn.Sequential(), model if name != "linear" else torch.nn.Linear(3, 3)
+        model.add_module(name, inner)
+    report = distdl.report(model, P_x=[job.size, 1], shape=(4, 3))
+    lines = str(report).splitlines()
+    assert lines[1] == lines[-4] == "-" * max(map(len, lines[:-2]))
+    report.picture(tmp_path / "model.svg")
+    assert f">{path[-36:]}<" in (tmp_path / "model.svg").read_text()
+
+
 def test_pictures_are_svg(tmp_path):
     P_x = grid(P_world, [1, 1, P_world.size, 1])
     ours = distdl.distribute(Tokens(), P_x)

@@ -95,6 +95,15 @@ EXAMPLES = {
 }
 
 
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize(("heads", "method"), [(4, "heads"), (1, "ring")])
+def test_workers_share_the_heads_if_each_gets_one(P_world, heads, method):
+    layer = dnn.DistributedScaledDotProductAttention(grid(P_world, [1, 1, 2, 1]))
+    q = torch.ones(1, heads, 3, 5)
+    layer(q, q, q)
+    assert layer._plan.method == method
+
+
 @pytest.mark.shared
 @pytest.mark.parametrize("method", [None, "heads", "ring"])
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -9,6 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import distdl.nn as dnn
 from distdl import _core
+from distdl.nn.base.compile.arguments import template_of
 from support.blocks import grid
 from support.ranks import job, raises_everywhere
 from support.tensors import same_bits, values
@@ -108,6 +109,19 @@ def test_batches_of_other_sizes(P_world):
         assert_same(trained(compiled, x), trained(twin, x))
 
 
+@pytest.mark.ranks(2)
+def test_results_whose_sizes_another_rank_changes(P_world):
+    """The program of rank 0 for blocks of four rows does not fit where rank 1 has more than that."""
+    layer = dnn.DistributedMaxPool2d(grid(P_world, [1, 1, 2, 1]), 2)
+    compiled = torch.compile(layer, fullgraph=True, backend="eager", dynamic=False)
+    for rows in (4, 8):
+        assert compiled(images(1, 1, rows, 4)).shape == (1, 1, rows // 2, 2)
+    x = images(1, 1, 4 if job.rank == 0 else 8, 4)
+    raises_everywhere(RuntimeError, "changed its shape or dtype. The next call is compiled anew", lambda: compiled(x))
+    assert same_bits(compiled(x), layer(x))
+    assert layer(x).shape == (1, 1, 3, 2)
+
+
 def test_ranks_may_run_what_is_not_compiled(P_world):
     model = Network(grid(P_world, [1, 1, job.size, 1]))
     twin = copy.deepcopy(model)
@@ -152,6 +166,11 @@ def test_arguments_behind_the_tensors(P_world):
     for flags in ({"need_weights": False}, {"need_weights": True, "average_attn_weights": False}):
         for a, b in zip(compiled(x, x, x, **flags), attention(x, x, x, **flags), strict=True):
             assert (a is None and b is None) or same_bits(a, b)
+
+
+def test_arguments_that_no_graph_can_have():
+    with pytest.raises(TypeError, match="takes tensors, numbers and texts; not complex"):
+        template_of([1.5, {"factor": 1j}], [])
 
 
 @pytest.mark.parametrize("tool", ["trace", "make_fx"])

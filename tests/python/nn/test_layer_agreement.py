@@ -223,6 +223,15 @@ def test_a_layer_twice_within_a_layer(everyone):
             assert changed_by(inner, other)
 
 
+def test_a_layer_within_whose_input_alone_changes(everyone):
+    outer, inner, x, longer = agreement_on(everyone), agreement_on(everyone), torch.ones(2), torch.ones(3)
+    changes = []
+    for tensor in (x, x, longer, longer, x):
+        with call(outer, x):
+            changes.append(changed_by(inner, tensor))
+    assert changes == [True, False, True, False, True]
+
+
 def test_an_operator_on_some_of_the_ranks(everyone):
     """Within a layer on all ranks it goes by the layer; within a layer on fewer ranks than its own it votes."""
     outer, total = agreement_on(everyone), operators.all_sum_reduce(everyone, [0])

@@ -164,6 +164,14 @@ def test_what_torch_refuses_raises_on_all(P_world, refused):
     raises_everywhere(kind, "DistributedPad: ", lambda: dnn.DistributedPad(P_x, pad, mode, value)(block_of(x, P_x)))
 
 
+def test_a_value_that_the_dtype_does_not_have_raises_on_all(P_world):
+    """Also where one element alone is padded, on one rank alone."""
+    x, P_x = values([2, 1, 5], torch.uint8), grid(P_world, [1, 1, job.size])
+    raises_everywhere(
+        RuntimeError, "DistributedPad: ", lambda: dnn.DistributedPad(P_x, [1, 0], value=300.0)(block_of(x, P_x))
+    )
+
+
 def test_mistakes_raise_on_all(P_world):
     P_x = grid(P_world, [1, 1, job.size])
     layer = dnn.DistributedPad(P_x, (1, 1))

@@ -52,6 +52,22 @@ def test_a_signal_for_one_rank_stops_all_at_the_same_step(number, ranks):
     assert prints(said) == [f"rank {rank} stopped at 4: {float(ranks)}, True" for rank in range(ranks)]
 
 
+def test_signals_wait_for_the_end_of_the_outer_call():
+    program = """
+        came = []
+        signal.signal(signal.SIGUSR1, lambda number, frame: came.append(number))
+        outer, inner = distdl._core.HeldSignals(), distdl._core.HeldSignals()
+        ask(signal.SIGUSR1)
+        del inner
+        within = len(came)
+        del outer
+        say(f"{within} {len(came)}")
+        """
+    status, said = jobs.ends(BEGINNING + textwrap.dedent(program), 1)
+    assert status == 0, said
+    assert prints(said) == ["0 1"]
+
+
 def test_the_ranks_of_a_partition_stop_together():
     """The others do not; a rank asks without a signal, and by a handler of the program's own, which stays."""
     program = """
@@ -240,6 +256,23 @@ def test_ctrl_c_reaches_all_ranks_at_the_same_call(ranks, told, replicated, tmp_
     assert [line for line in prints(said) if not line.startswith("distdl: all ranks are interrupted")] == [
         "saved"
     ] * ranks
+
+
+def test_ctrl_c_reaches_all_ranks_where_they_start_an_operator():
+    program = """
+        layer = distdl.nn.AllSumReduce(P, [0])
+        step = 0
+        ask(signal.SIGINT)
+        try:
+            while True:
+                layer.wait(layer.start(torch.ones(3)))
+                step += 1
+        except KeyboardInterrupt:
+            say(f"{len(set(MPI.COMM_WORLD.allgather(step)))}")
+        """
+    status, said = jobs.ends(BEGINNING + textwrap.dedent(program))
+    assert status == 0, said
+    assert [line for line in prints(said) if not line.startswith("distdl: all ranks are interrupted")] == ["1"] * 2
 
 
 @pytest.mark.drawn(2)

@@ -9,6 +9,7 @@ from torch.autograd import forward_ad
 
 import distdl
 import distdl.nn as dnn
+from distdl import _core
 from distdl.nn.conv import halo as conv_halo
 from support.blocks import assemble, block_of, grid
 from support.ranks import job
@@ -181,3 +182,11 @@ def test_unbatched_and_other_layouts(P_world):
     block = block_of(x, P_x)
     for tensor in (block, block.movedim(0, -1).contiguous().movedim(-1, 0)):
         assert torch.equal(assemble(layer(tensor), P_x, twin(x).shape), twin(x))
+
+
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize("place", [-1, 2])
+def test_a_place_that_is_not_there(place):
+    sliding = _core.Sliding(3, 1, 1, [(0, 2), (2, 4)], [(0, 2), (2, 4)], [(-1, 3), (1, 5)])
+    with pytest.raises(IndexError, match=f"no place {place} among 2"):
+        sliding.halo(place)
