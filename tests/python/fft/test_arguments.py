@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import distdl
+from distdl.nn.fourier.shift import SHIFTS
 from support.blocks import block_of, grid
 from support.ranks import raises_everywhere
 from support.tensors import same_bits
@@ -62,3 +63,8 @@ def test_gradients_of_shifts_keep_the_signs_of_zeros(P_world):
     block = block_of(torch.arange(6.0), P_x).requires_grad_()
     distdl.fft.fftshift(block, P_x).backward(torch.full_like(block, -0.0))
     assert same_bits(block.grad, torch.full_like(block, -0.0))
+
+
+@pytest.mark.parametrize("layer", SHIFTS.values(), ids=SHIFTS)
+def test_a_dimension_that_is_not_there_is_refused_by_the_constructor(P_world, layer):
+    raises_everywhere(IndexError, "Dimension out of range", lambda: layer(grid(P_world, [P_world.size, 1]), dim=2))

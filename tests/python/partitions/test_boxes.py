@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 
+from distdl import _core
 from distdl.partitions import boxes
 
 pytestmark = pytest.mark.ranks(1)
@@ -15,6 +16,10 @@ BOXES = [*itertools.product(INTERVALS[::2], INTERVALS[1::3])]
 
 def numbers():
     return torch.arange(16).reshape(4, 4)
+
+
+def test_pieces_of_balanced_blocks():
+    assert _core.pieces(5, 2, (1, 4)) == [(0, 1, 3), (1, 3, 4)]
 
 
 def test_common_elements():
