@@ -8,12 +8,11 @@ Each rank uses distdl.local_device(), which two ranks may share. Where there is 
 from __future__ import annotations
 
 import argparse
-import statistics
 from collections.abc import Callable
-from time import perf_counter
 
 import torch
 from mpi4py import MPI
+from timing import slowest
 
 import distdl
 import distdl.nn as dnn
@@ -119,16 +118,7 @@ def passes(model: torch.nn.Module, x: torch.Tensor) -> None:
 
 def median(step: Step, device: torch.device, repeats: int) -> float:
     """The median of the seconds of a step, on the slowest rank."""
-    times = []
-    for i in range(repeats + 3):
-        synchronize(device)
-        comm.Barrier()
-        start = perf_counter()
-        step()
-        synchronize(device)
-        if i >= 3:
-            times.append(perf_counter() - start)
-    return comm.allreduce(statistics.median(times), MPI.MAX)
+    return slowest(step, repeats, warm_up=3, finish=lambda: synchronize(device))
 
 
 def synchronize(device: torch.device) -> None:

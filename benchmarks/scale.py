@@ -18,11 +18,12 @@ from time import perf_counter
 
 import torch
 from mpi4py import MPI
+from timing import slowest
 
 from distdl import Partition, _core
 from distdl.nn import HaloExchange
 from distdl.partitions import comparison
-from distdl.partitions.comparison import View, compare
+from distdl.partitions.comparison import compare
 from distdl.partitions.grid import Grid
 
 EMULATED = (2, 20, 128, 1_000, 100_000)
@@ -64,8 +65,8 @@ def emulated() -> None:
         shape = [ranks // 10, 10] if ranks % 10 == 0 else [ranks]
         partition = cost(lambda world=world, shape=shape: (grid := world.reshaped(shape), grid.workers, grid.rank))
         grid = world.reshaped(shape)
-        view = View("Layer", (("P_x", shape, list(world.ranks)),))
-        comparison.exchange_views = lambda *_, view=view: dict.fromkeys(range(ranks), view)  # noqa: B023
+        Grid.host_exchange = lambda _: None
+        comparison.differing_views = lambda call, exchange, view, error: view.to_json() and None
         comparing = cost(lambda grid=grid: compare("Layer", "Layer", grid, None, {"P_x": grid}, {}))
         halos, periodic = [[[1, 1]] * len(shape)] * ranks, [False] * len(shape)
         operator = cost(
@@ -104,17 +105,6 @@ def measured(P: Partition) -> None:
             f"{1e6 * later:.0f}, a call {1e6 * call:.0f}, a call with a change of structure {1e6 * changed:.0f}; "
             f"{memory / 1000:.1f} kB for each operator"
         )
-
-
-def slowest(action: Callable[[], object], repeats: int) -> float:
-    """The median over repeats, of the slowest rank in each."""
-    times = []
-    for _ in range(repeats):
-        MPI.COMM_WORLD.Barrier()
-        start = perf_counter()
-        action()
-        times.append(MPI.COMM_WORLD.allreduce(perf_counter() - start, MPI.MAX))
-    return float(median(times))
 
 
 def main() -> None:

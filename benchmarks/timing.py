@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from statistics import median
 from time import perf_counter
 
 import numpy as np
@@ -53,6 +54,21 @@ def measure(
     slowest = np.array(times).T.copy()
     comm.Allreduce(MPI.IN_PLACE, slowest, MPI.MAX)
     return slowest
+
+
+def slowest(
+    action: Callable[[], object], repeats: int, warm_up: int = 0, finish: Callable[[], object] = lambda: None
+) -> float:
+    """The median over repeats of the seconds on the slowest rank, up to the end of what ``finish`` waits for."""
+    times = []
+    for _ in range(warm_up + repeats):
+        finish()
+        MPI.COMM_WORLD.Barrier()
+        start = perf_counter()
+        action()
+        finish()
+        times.append(MPI.COMM_WORLD.allreduce(perf_counter() - start, MPI.MAX))
+    return median(times[warm_up:])
 
 
 def _turn(contestant: Contestant, comm: MPI.Comm, calls: int) -> float:

@@ -274,6 +274,8 @@ class HostExchange:
 
     def __init__(self, root: MPI.Comm | None, ranks: Sequence[int]) -> None: ...
     @property
+    def ranks(self) -> list[int]: ...
+    @property
     def spans_hosts(self) -> bool:
         """Whether messages between these ranks may travel between hosts."""
 

@@ -16,6 +16,8 @@ class HostExchange {
   /// Collective over these ranks of root.
   HostExchange(MPI_Comm root, std::vector<int> ranks);
 
+  const std::vector<int>& ranks() const { return ranks_; }
+
   /// Whether messages between these ranks may travel between hosts; the same on all of them.
   bool spans_hosts() const { return rank_set_.communicator && rank_set_.communicator->spans_hosts(); }
 

@@ -94,12 +94,12 @@ std::vector<T> all_gather(const RankSet& rank_set, const std::vector<T>& own) {
 
 }  // namespace
 
-GlobalStructure::GlobalStructure(const std::vector<Structure>& by_rank) {
+GlobalStructure::GlobalStructure(std::size_t ranks, const std::function<Structure(std::size_t)>& structure_of) {
   std::map<Structure, std::uint32_t> known;
-  which_.reserve(by_rank.size());
-  for (const auto& structure : by_rank) {
-    const auto [place, is_new] = known.try_emplace(structure, static_cast<std::uint32_t>(distinct_.size()));
-    if (is_new) distinct_.push_back(structure);
+  which_.reserve(ranks);
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    const auto [place, is_new] = known.try_emplace(structure_of(rank), static_cast<std::uint32_t>(distinct_.size()));
+    if (is_new) distinct_.push_back(place->first);
     which_.push_back(place->second);
   }
 }
@@ -115,14 +115,17 @@ Gathered gather(const RankSet& rank_set, std::vector<Structure> own, Derivatives
     std::ranges::transform(own, std::back_inserter(own_details), details_of);
     details = all_gather(rank_set, own_details);
   }
-  std::vector<std::vector<Structure>> by_rank(own.size());
   Gathered gathered;
-  for (std::size_t i = 0; i < records.size(); ++i) {
-    by_rank[i % own.size()].push_back(structure_of(records[i], details.empty() ? nullptr : &details[i]));
-    gathered.derivatives |= {records[i].requires_grad != 0, records[i].has_tangent != 0};
-    gathered.grad_disabled |= records[i].grad_disabled != 0;
+  for (const auto& record : records) {
+    gathered.derivatives |= {record.requires_grad != 0, record.has_tangent != 0};
+    gathered.grad_disabled |= record.grad_disabled != 0;
   }
-  for (const auto& structures : by_rank) gathered.tensors.emplace_back(structures);
+  for (std::size_t tensor = 0; tensor < own.size(); ++tensor) {
+    gathered.tensors.emplace_back(rank_set.ranks.size(), [&](std::size_t rank) {
+      const auto i = rank * own.size() + tensor;
+      return structure_of(records[i], details.empty() ? nullptr : &details[i]);
+    });
+  }
   return gathered;
 }
 

@@ -6,6 +6,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -42,7 +43,7 @@ struct Structure {
 class GlobalStructure {
  public:
   GlobalStructure() = default;
-  explicit GlobalStructure(const std::vector<Structure>& by_rank);
+  GlobalStructure(std::size_t ranks, const std::function<Structure(std::size_t)>& structure_of);
 
   std::size_t size() const { return which_.size(); }
   const Structure& operator[](std::size_t rank) const { return distinct_[which_[rank]]; }

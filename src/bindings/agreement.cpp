@@ -84,6 +84,7 @@ void bind_agreement(py::module_& m) {
              return std::make_unique<HostExchange>(handle, ranks);
            }),
            py::arg("root"), py::arg("ranks"))
+      .def_property_readonly("ranks", &HostExchange::ranks)
       .def_property_readonly("spans_hosts", &HostExchange::spans_hosts)
       .def(
           "compare",

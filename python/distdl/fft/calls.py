@@ -10,8 +10,8 @@ import torch
 from distdl.nn.base.compile.registry import records
 from distdl.nn.base.compile.torch_ops import call_in_graph
 from distdl.nn.base.layer import Layer
-from distdl.partitions.comparison import Params, Returned, raise_together
 from distdl.partitions.construction import PartitionLike, among_workers, grid_of, is_partition, tell
+from distdl.partitions.signatures import Params, Returned, raise_together
 from distdl.texts import safe_text
 from distdl.torch_compat.compilers import assume_constant_result, refuse_objects_in_graphs
 

@@ -11,7 +11,8 @@ import torch
 from distdl.modules.layouts import layouts_of, ranks_of
 from distdl.modules.module import Module, alive
 from distdl.parameters.layout import Layout
-from distdl.partitions.comparison import compare, raise_together
+from distdl.partitions.comparison import compare
+from distdl.partitions.signatures import raise_together
 
 _owner: weakref.WeakValueDictionary[int, Module] = (
     weakref.WeakValueDictionary()

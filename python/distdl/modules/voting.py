@@ -12,9 +12,9 @@ import torch
 from distdl import _core
 from distdl.modules.copy_id import CopyId
 from distdl.modules.first_values import FirstValues
-from distdl.partitions.comparison import misfit
 from distdl.partitions.construction import PartitionLike, grid_of
 from distdl.partitions.grid import Grid
+from distdl.partitions.signatures import misfit
 from distdl.torch_compat.autograd import hide_saved_tensors
 from distdl.torch_compat.modes import without_functions
 

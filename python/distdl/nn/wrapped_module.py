@@ -18,8 +18,8 @@ from distdl.nn.base.options import comparable, refuse_lazy
 from distdl.nn.base.split_checks import shape_after
 from distdl.parameters.layout import Layout, current_kind
 from distdl.partitions.boxes import as_slices
-from distdl.partitions.comparison import misfit
 from distdl.partitions.construction import constructing
+from distdl.partitions.signatures import misfit
 from distdl.partitions.structure import zero_volume_tensor
 from distdl.texts import safe_text
 from distdl.torch_compat.parametrizations import computed_weights

@@ -5,23 +5,19 @@ A comparison is one small reduction. Only if it finds a difference do the ranks 
 
 from __future__ import annotations
 
-import functools
-import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import NoReturn, ParamSpec, TypeVar
+from typing import NoReturn
 
 import torch
 
+from distdl import _core
 from distdl.partitions.grid import Grid, refuse_ended
 from distdl.process.legacy_paths import legacy_hint
 from distdl.texts import safe_text
-
-Params = ParamSpec("Params")
-Returned = TypeVar("Returned")
 
 
 class HabitWarning(UserWarning):
@@ -130,7 +126,7 @@ def gather_or_raise(operation: str, grid: Grid, make: Callable[[], bytes]) -> li
     if own is not None and type(own).__name__ not in _RAISED and len({*messages}) == 1:
         raise own  # in its class, which all ranks know
     failed = {rank: message for rank, message in zip(grid.ranks, messages, strict=True) if message[:1] == b"-"}
-    raise_first({rank: View.from_json(message[1:].decode()) for rank, message in failed.items()}, error)
+    _raise_first({rank: View.from_json(message[1:].decode()) for rank, message in failed.items()}, error)
     return [message[1:] for message in messages]
 
 
@@ -161,36 +157,49 @@ def compare(
     refuse_ended(operation, voters.root)
     partitions = tuple((name, list(grid.shape), list(grid.ranks)) for name, grid in grids.items())
     view_here = View(operation, partitions, tuple((name, safe_text(value)) for name, value in options.items()))
-    views = exchange_views(call, voters, view_here, error)
-    for view in {id(view): view for view in views.values()}.values():  # one, where all ranks agree
+    views = differing_views(call, voters.host_exchange(), view_here, error)
+    if views is None:
+        return
+    for view in {id(view): view for view in views.values()}.values():
         involved = {rank for _, _, ranks in view.partitions for rank in ranks}
         if any(views[rank] is not view for rank in involved):
             refuse_difference(views)
 
 
-def exchange_views(call: str, voters: Grid, view: View, error: Exception | None) -> dict[int, View]:
-    """The views of all voters by rank, equal views as one object. One voter's error is raised on all voters.
+def differing_views(
+    call: str, exchange: _core.HostExchange, view: View, error: Exception | None, place: int = 0
+) -> dict[int, View] | None:
+    """The views of all ranks of an exchange, equal ones as one object; None if all are equal to this rank's.
 
-    Collective over the voters. ``call`` is for the message if ranks are in different calls; ``error`` is this rank's.
+    An error on any rank is raised on all of them, and of several the first by place.
+
+    Args:
+        call: its name, for the message if ranks are in different calls.
+        error: the error of this rank, in this place, or None.
+
+    Collective over the ranks of the exchange.
     """
     if error is not None:
-        view = View.of_error(error)
-    same, texts = voters.host_exchange().compare(call, view.to_json())
-    if same and error is not None:
-        raise error
+        view = View.of_error(error, place)
+    is_same, texts = exchange.compare(call, view.to_json())
+    if is_same:
+        if error is not None:
+            raise error
+        return None
     known = {text: View.from_json(text) for text in set(texts)}
-    views = dict(zip(voters.ranks, [view] * voters.size if same else map(known.__getitem__, texts), strict=True))
-    raise_first(views, error)
+    views = dict(zip(exchange.ranks, map(known.__getitem__, texts), strict=True))
+    _raise_first(views, error, place)
     return views
 
 
-def raise_first(views: Mapping[int, View], error: Exception | None) -> None:
-    """Raise the first error of all ranks, if any; `error` is the error of this rank in that place."""
+def _raise_first(views: Mapping[int, View], error: Exception | None, place: int = 0) -> None:
+    """Raise the first error of all ranks, if any; `error` is this rank's, in this place."""
     failed = [rank for rank, view in views.items() if view.raised]
     if not failed:
         return
     rank = min(failed, key=lambda rank: views[rank].place)  # of equal places, the lowest
     view = views[rank]
+    error = error if view.place == place else None
     text = view.text if error is not None else f"{view.text} (raised on rank {rank})"
     error_here = _RAISED.get(view.raised, RuntimeError)(text)
     error_here.__dict__["is_on_all_ranks"] = True
@@ -257,43 +266,3 @@ def _line(value: object) -> str:
     """The text of a value; the type alone of what takes several lines, such as a model."""
     text = safe_text(value)
     return type(value).__name__ if "\n" in text else text
-
-
-def raise_together(
-    tell: Callable[[str, Exception, tuple[object, ...]], None],
-) -> Callable[[Callable[Params, Returned]], Callable[Params, Returned]]:
-    """A decorator for functions that ranks call together: arguments that do not fit the signature raise on all ranks.
-
-    Args:
-        tell: raises an error on all ranks that wait for this rank, from the name of the function or class, the error
-            and the arguments.
-    """
-
-    def decorate(function: Callable[Params, Returned]) -> Callable[Params, Returned]:
-        @functools.wraps(function)
-        def wrapped(*args: Params.args, **kwargs: Params.kwargs) -> Returned:
-            try:
-                return function(*args, **kwargs)
-            except TypeError as error:
-                # The arguments may fit in an order other than the signature's, and another rank's may not.
-                problem = None if hasattr(error, "is_on_all_ranks") else misfit(function, args, kwargs)
-                if problem is None:
-                    raise
-            is_constructor = bool(args) and function.__name__ == "__init__"
-            name = type(args[0]).__name__ if is_constructor else function.__name__
-            problem = TypeError(f"{problem}{legacy_hint(name, kwargs, args[is_constructor:])}")
-            tell(name, problem, (*args, *kwargs.values()))
-            raise problem
-
-        return wrapped
-
-    return decorate
-
-
-def misfit(function: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]) -> TypeError | None:
-    """Why these arguments do not fit the signature; None if they do."""
-    try:
-        inspect.signature(function).bind(*args, **kwargs)
-    except TypeError as error:
-        return TypeError(str(error))  # without the traceback of inspect
-    return None

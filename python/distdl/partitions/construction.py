@@ -11,9 +11,10 @@ from typing import TypeAlias
 
 from mpi4py import MPI
 
-from distdl.partitions.comparison import compare, misfit, raise_together
+from distdl.partitions.comparison import compare
 from distdl.partitions.grid import Grid, refuse_ended
 from distdl.partitions.partition import Partition
+from distdl.partitions.signatures import misfit, raise_together
 from distdl.torch_compat.autograd import is_in_backward
 
 PartitionLike: TypeAlias = Partition | Grid | MPI.Comm

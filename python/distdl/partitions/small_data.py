@@ -9,8 +9,9 @@ import numpy as np
 from mpi4py import MPI
 
 from distdl import _core
-from distdl.partitions.comparison import agreed, compare, raise_together
+from distdl.partitions.comparison import agreed, compare
 from distdl.partitions.grid import Grid
+from distdl.partitions.signatures import raise_together
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from distdl.partitions.comparison import View, error_for_all, exchange_views, refuse_difference
+from distdl.partitions.comparison import View, differing_views, error_for_all, refuse_difference
 from distdl.partitions.grid import Grid
 
 _STEP = "a training step of DataParallel"
@@ -97,7 +97,9 @@ def end_pass(grid: Grid, left: bool = False, error: Exception | None = None) -> 
 def _exchange_at(grid: Grid, place: str, values: Sequence[object], error: Exception | None = None) -> list[list[Any]]:
     """Exchange values at a place in a step. Raises on all ranks if some are at other places. Collective."""
     view = View(place, options=(("told", json.dumps(values)),))
-    views = exchange_views(place, grid, view, None if error is None else error_for_all("DataParallel", {}, error))
+    if error is not None:
+        error = error_for_all("DataParallel", {}, error)
+    views = differing_views(place, grid.host_exchange(), view, error) or dict.fromkeys(grid.ranks, view)
     places = {rank: view.operation for rank, view in views.items()}
     if set(places.values()) != {place}:
         if not set(places.values()) <= set(_PLACES):

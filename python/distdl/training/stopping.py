@@ -7,9 +7,10 @@ import signal
 import time
 from types import FrameType
 
-from distdl.partitions.comparison import View, exchange_views, raise_together
+from distdl.partitions.comparison import View, differing_views
 from distdl.partitions.grid import Grid, refuse_ended
 from distdl.partitions.partition import Partition
+from distdl.partitions.signatures import raise_together
 from distdl.process import interrupts
 
 _NAME = "stop_requested"
@@ -68,7 +69,7 @@ def _raise_on_ranks_of(name: str, error: Exception, arguments: tuple[object, ...
     P = next((argument for argument in arguments if isinstance(argument, Partition)), None)
     grid = Grid.all_of_job() if P is None else P.grid
     if grid.active:
-        exchange_views(_NAME, grid.line(grid.ranks), View(), error)
+        differing_views(_NAME, grid.host_exchange(), View(), error)
 
 
 @raise_together(_raise_on_ranks_of)
@@ -109,7 +110,6 @@ def stop_requested(P: Partition | None = None) -> bool:
     except ValueError as raised:  # signal.signal() works in the main thread only
         error = raised
     view = View(_NAME, options=(("requested", str(_request.is_made)),))
-    views = exchange_views(_NAME, grid.line(grid.ranks), view, error)
-    if any(view.options[0][1] == "True" for view in views.values()):
+    if differing_views(_NAME, grid.host_exchange(), view, error) is not None:  # some rank was asked
         _request.is_made = True
     return _request.is_made

@@ -12,10 +12,10 @@ from distdl.models.capture.recording import Node
 from distdl.models.operations.failures import Failure, defer, deferred, zeros_like
 from distdl.models.operations.placement import Blocks, Placement
 from distdl.models.run.outcomes import OtherOutcomeError
-from distdl.partitions.comparison import View, error_for_all, raise_first, refuse_difference
+from distdl.partitions.comparison import View, differing_views, error_for_all, refuse_difference
 from distdl.partitions.grid import Grid
 
-_COMPUTED = View("distribute").to_json()
+_COMPUTED = View("distribute")
 
 
 class Substitute:
@@ -56,8 +56,7 @@ class CallFailures:
     """
 
     def __init__(self, like: Grid) -> None:
-        self._all_ranks = like.constructing_ranks()
-        self._exchange = self._all_ranks.host_exchange()
+        self._exchange = like.constructing_ranks().host_exchange()
 
     @contextmanager
     def raised_together(self) -> Iterator[None]:
@@ -77,15 +76,7 @@ class CallFailures:
             if own is not None:
                 raise own.error
             return
-        error, text = None, _COMPUTED
-        if own is not None:
-            error = error_for_all("distribute", {}, own.error)
-            text = View.of_error(error, own.number).to_json()
-        is_same, texts = self._exchange.compare("distribute", text)
-        if is_same and error is not None:
-            raise error
-        if not is_same:
-            views = dict(zip(self._all_ranks.ranks, map(View.from_json, texts), strict=True))
-            first = min((view.place for view in views.values() if view.raised), default=0)
-            raise_first(views, error if own is not None and own.number == first else None)
+        error, place = (None, 0) if own is None else (error_for_all("distribute", {}, own.error), own.number)
+        views = differing_views("distribute", self._exchange, _COMPUTED, error, place)
+        if views is not None:
             refuse_difference(views)

@@ -12,7 +12,7 @@ from distdl.nn.attention.kernels.dropout import LayerWithDropout, Method
 from distdl.nn.attention.projections import ProjectedAttention
 from distdl.nn.attention.tokens import check_partition, check_token_features
 from distdl.nn.base.option_types import Count, Device, Dtype, HasBias, Integer, Probability, option, with_options
-from distdl.partitions.comparison import misfit
+from distdl.partitions.signatures import misfit
 
 __all__ = ["DistributedMultiheadAttention"]
 
