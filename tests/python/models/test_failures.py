@@ -1,5 +1,7 @@
 """Exceptions of single ranks in a call, such as an index that is out of range in one block: all ranks raise them."""
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -95,6 +97,37 @@ def test_all_ranks_raise_what_one_raises(P_world, function, places):
     result = distdl.gather(y, ours.output_partition) if y.dim() else y.detach()
     if job.rank == 0:
         assert torch.allclose(result, function(GOOD, SCORES))
+
+
+class SplitVocabulary(torch.nn.Module):
+    """Scores of words, and their loss, of which workers have some words each."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(64, 3)
+        self.head = torch.nn.Linear(3, 64)
+
+    def forward(self, index, target):
+        return F.cross_entropy(self.head(self.embedding(index)), target)
+
+
+@pytest.mark.parametrize("bad_input", [0, 1], ids=["embedding", "loss"])
+@pytest.mark.parametrize("value", [64, -1])
+def test_a_split_vocabulary_refuses_what_one_process_does(P_world, bad_input, value):
+    torch.manual_seed(0)
+    model = SplitVocabulary()
+    P_x = grid(P_world, [job.size])
+    ours = distdl.distribute(
+        copy.deepcopy(model), P_x, plan={"embedding": "embedding_rowwise", "head": "colwise_gather_output"}
+    )
+    good = [GOOD, GOOD.flip(0)]
+    ill = [x.index_fill(0, torch.tensor([7]), value) if i == bad_input else x for i, x in enumerate(good)]
+    with pytest.raises(IndexError):
+        model(*ill)
+    call = lambda inputs: ours(*(distdl.scatter(x, P_x) for x in inputs))  # noqa: E731
+    text = raises_everywhere(IndexError, "test_failures.py", lambda: call(ill))
+    assert job.size == 1 or (f"{value}" in text and "out of range for 64 rows or classes" in text)
+    assert torch.allclose(call(good), model(*good))
 
 
 def test_without_the_structure_check_a_rank_raises_alone(P_world):

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from distdl.models.capture.recording import Node, Run, Value
 from distdl.models.operations.operation import InputSpec, NoRuleError, Operation, Sharded
 from distdl.models.operations.table import argument, local, options_of, rule_for, same, whole
+from distdl.models.rules.checks import check_indices
 from distdl.models.rules.partial_sums import summed_over_last
 from distdl.parameters.transport import zero_of
 from distdl.partitions.boxes import Interval
@@ -78,6 +79,7 @@ def embedding(node: Node) -> Operation:
 
         def look_up(*tensors: torch.Tensor) -> torch.Tensor:
             index, own = tensors[position], tensors[1 - position]
+            check_indices(index, table.shape[0])
             if start == stop:
                 return own.new_zeros(*index.shape, own.shape[1]) + zero_of(own)
             here = (index >= start) & (index < stop)

@@ -10,6 +10,7 @@ import torch
 
 from distdl import operators
 from distdl.models.capture.recording import Node, Run
+from distdl.models.operations.failures import deferring
 from distdl.models.operations.operation import InputSpec, Operation, Workers
 from distdl.models.operations.placement import Blocks, balanced_sizes
 from distdl.models.operations.table import in_blocks
@@ -43,7 +44,7 @@ def summed_over_last(
     rows = len(out) - 1
 
     def make(workers: Workers) -> Run:
-        target, of_worker = scattered(workers, out), part(workers.block[-1])
+        target, of_worker = scattered(workers, out), deferring(part(workers.block[-1]), node)
         features = (target.block(workers.rank) or ((0, out[-1]),))[-1]
         group = _group(workers, _scattered_dim(workers, out))
         add: Part = (lambda y: y) if group is None else operators.reduce_scatter_among(*group)

@@ -15,6 +15,7 @@ from distdl.models.operations.failures import deferring
 from distdl.models.operations.operation import InputSpec, NoRuleError, Operation, Sharded, Workers
 from distdl.models.operations.placement import Blocks
 from distdl.models.operations.table import argument, bound, broadcast_spec, in_blocks, local, rule_for, same, whole
+from distdl.models.rules.checks import check_indices
 from distdl.models.rules.pointwise import elementwise
 from distdl.nn.kernels.logsumexp import along_axis
 from distdl.nn.loss.classes import gather_or_zero
@@ -219,8 +220,8 @@ def loss_of_classes(node: Node) -> Operation:
 def _of_split_classes(node: Node, dim: int, how: str) -> Operation:
     """The cross entropy with classes in blocks: workers exchange the sums of exponentials, and not the scores."""
     x, n = node.inputs[0], len(node.inputs[0].shape)
-    options = bound(node)
-    ignored, smoothed = options["ignore_index"], options["label_smoothing"] / x.shape[dim]
+    options, classes = bound(node), x.shape[dim]
+    ignored, smoothed = options["ignore_index"], options["label_smoothing"] / classes
     specs: list[InputSpec] = [same(n), tuple(Sharded(d) for d in range(n) if d != dim), *map(whole, node.inputs[2:])]
 
     def part_of(workers: Workers) -> PartialSum:
@@ -228,6 +229,7 @@ def _of_split_classes(node: Node, dim: int, how: str) -> Operation:
         start, stop = workers.block[dim]
 
         def part(x: torch.Tensor, target: torch.Tensor, *weight: torch.Tensor) -> torch.Tensor:
+            check_indices(target, classes, ignored)  # before the workers communicate
             shift, log_sum = over.log_sum_exp(x)
             index = target.unsqueeze(dim)
             counted = index != ignored
@@ -244,7 +246,7 @@ def _of_split_classes(node: Node, dim: int, how: str) -> Operation:
                 return losses
             return torch.stack([losses.sum(), (weights * here).sum()]).reshape([1] * (n - 1) + [2])
 
-        return part
+        return deferring(part, node)
 
     def finish(sums: torch.Tensor) -> torch.Tensor:
         return sums if how == "none" else sums[..., :1] / sums[..., 1:] if how == "mean" else sums[..., :1]
@@ -252,7 +254,7 @@ def _of_split_classes(node: Node, dim: int, how: str) -> Operation:
     operation = summed(node, x.shape, specs, None, [dim] if how == "none" else range(n), False, finish, part_of)
 
     def received(blocks: Blocks) -> int:  # a largest element and a sum, and as many in the backward pass
-        return 2 * (blocks.splits[dim] - 1) * math.prod(x.shape) // max(1, x.shape[dim])
+        return 2 * (blocks.splits[dim] - 1) * math.prod(x.shape) // max(1, classes)
 
     return replace(operation, received=received)
 
