@@ -131,7 +131,7 @@ def build_programs():
 def job(size, arguments, seconds, **environment):
     """The status of a job of pytest, and what it says."""
     pytest = f"python -m mpi4py -m pytest -q -o faulthandler_timeout=0 {' '.join(arguments)}"
-    # Every test, and a quarter of each table. On one rank, where tests that start jobs take turns, all of them.
+    # Every test, and a share of each table. On one rank, where tests that start jobs take turns, all of them.
     drawn = {"DISTDL_TEST_RANKS": str(size), **({"DISTDL_SEED": "mutations"} if size > 1 else {})}
     return sh(f"mpiexec -n {size} {pytest}", seconds, **drawn, **environment)
 

@@ -15,7 +15,7 @@ of many commits cover all cases, and the same sources always run the same tests.
 - one of the jobs of 3 and 4 ranks: DISTDL_TEST_RANKS has the sizes of all jobs that are started;
 - a test in one of its jobs, which is drawn, half of the tests on 2 ranks;
 - of tests that are marked ``turns(N)`` one in N, which are drawn;
-- in each job a quarter of every other table, and at least eight of its cases.
+- in each job an eighth of every other table, and at least four of its cases.
 
 With ``--whole`` all cases run in jobs of all sizes that their marks allow. A test that draws N examples (hypothesis)
 draws a quarter of them in each job. DISTDL_DRAWS is the number of examples in a job, and lets jobs of any size draw,
@@ -129,7 +129,7 @@ def drawn_cases(items):
         if mark:
             count, named = mark.args[0], [f"{table}[{case}]" for case in mark.args[1:]]
         elif SEED:
-            count = max(8, -(-count // 4))
+            count = max(4, -(-count // 8))
         chosen.update(named, random.Random(f"{SEED} {table} {job.size}").sample(names, min(count, len(names))))
     return chosen
 

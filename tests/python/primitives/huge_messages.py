@@ -12,7 +12,7 @@ from mpi4py import MPI
 import distdl
 import distdl.nn as dnn
 
-pytestmark = pytest.mark.turns(2)
+pytestmark = pytest.mark.turns(4)
 
 rank = MPI.COMM_WORLD.rank
 ELEMENTS = 2**31 + 12_345
