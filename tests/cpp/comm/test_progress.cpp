@@ -3,11 +3,14 @@
 
 #include <atomic>
 #include <chrono>
+#include <filesystem>
+#include <iterator>
 #include <stdexcept>
 #include <thread>
 #include <vector>
 
 #include "../check.hpp"
+#include "comm/ending.hpp"
 #include "comm/progress.hpp"
 
 using namespace distdl;
@@ -110,6 +113,22 @@ TEST(the_thread_wakes_for_what_is_started_while_it_sleeps) {
   }
 }
 
+TEST(it_ends_with_the_thread_that_it_serves) {
+  const auto running = [] { return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {}); };
+  const auto before = running();
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) {
+    threads.emplace_back([] {
+      comm::start([] {});
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // so that it is done, and its thread sleeps
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  for (int polls = 0; running() > before && polls < 500; ++polls)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  CHECK(running() <= before);
+}
+
 TEST(what_is_thrown_is_thrown_where_it_is_waited_for) {
   const auto failing = comm::start([] { throw std::runtime_error("in the task"); });
   const auto next = comm::start([] {});
@@ -167,6 +186,17 @@ TEST(it_is_patient_while_nobody_waits) {
   while (!looked) std::this_thread::yield();
   task->wait();
   CHECK(was_patient.load());
+}
+
+TEST(nothing_is_under_way_at_the_end_of_the_program) {
+  std::atomic<bool> done = false;
+  comm::start([&done] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    done = true;
+  });
+  comm::end_of_program();
+  CHECK(done.load());
+  comm::finish_all();
 }
 
 }  // namespace

@@ -137,6 +137,36 @@ def test_functions_of_parameters(split):
     assert_equal_models(Learned().double(), (4, 6, 5), split)
 
 
+class WithColumns(torch.nn.Module):
+    """A function that takes a parameter for each of 5 columns."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function, self.columns = function, torch.nn.Parameter(noise((5,), 3))
+
+    def forward(self, x):
+        return self.function.apply(x, self.columns)
+
+
+class Shifted(torch.autograd.Function):
+    """Adds numbers for each column, whose gradient is computed further after the sum over rows."""
+
+    @staticmethod
+    def forward(ctx, x, shift):
+        return x - shift * 0.5
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, (gradient.sum((0, 1)).reshape(-1) * 0.5).neg()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_sums_of_gradients_that_are_changed_linearly():
+    """The workers' parts are changed as the sum is."""
+    ours = assert_equal_models(WithColumns(Shifted).double(), (4, 6, 5), SPLITS[0])
+    assert [row.splits for row in distdl.report(ours).rows] == [(job.size, 1, 1)]
+
+
 class Total(torch.autograd.Function):
     """Divides by the sum of all."""
 
@@ -224,13 +254,5 @@ def test_functions_of_all_elements(name):
 
 
 def test_dimensions_that_are_not_computed_in_blocks_are_read_whole():
-    class Model(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight = torch.nn.Parameter(noise((5,), 3))
-
-        def forward(self, x):
-            return NoSum.apply(x, self.weight)
-
-    ours = assert_equal_models(Model().double(), (4, 5), [job.size, 1])
+    ours = assert_equal_models(WithColumns(NoSum).double(), (4, 5), [job.size, 1])
     assert [row.operation for row in distdl.report(ours).rows] == ["NoSum"]

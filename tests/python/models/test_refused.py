@@ -60,6 +60,12 @@ def test_calls_that_are_refused_for_the_same_reason_are_one_line():
     assert len(error.splitlines()) == 3
 
 
+@pytest.mark.ranks(1)
+def test_a_mask_without_dimensions_has_no_rule():
+    with pytest.raises(NotImplementedError, match="an index that is True or False"):
+        distdl.report(lambda x: x[torch.tensor(True)] * 2, P_x=[2, 1], shape=(4, 6))
+
+
 class WithSum(torch.autograd.Function):
     """Results of different numbers of dimensions."""
 

@@ -10,6 +10,7 @@ import distdl
 from support.blocks import grid
 from support.models import Residual, Tokens
 from support.ranks import job, raises_everywhere, together
+from support.rules import CASES
 
 P_world = distdl.Partition(job)
 
@@ -121,3 +122,12 @@ def test_a_partition_with_too_few_dimensions():
 def test_a_function():
     report = distdl.report(lambda x: x.sin().sum(), P_x=[1, 2], shape=(4, 6))
     assert [row.operation for row in report.rows] == ["sin", "sum"]
+
+
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize("name", ["functional with weights", "functional of other keys"])
+def test_a_function_that_is_a_layer(name):
+    """However many tokens and features there are."""
+    make, shape = CASES[name]
+    report = distdl.report(make().float(), P_x=[1, 2, 1], shape=shape)
+    assert report.rows[-1].operation == "MultiheadAttention"

@@ -119,6 +119,18 @@ def test_a_language_model_trains_alike(options):
             assert list(parameter.shape) == whole, name
 
 
+@pytest.mark.mpi(min_size=2)
+def test_scores_stay_with_their_classes():
+    """A loss is computed where the head has computed the scores of each class."""
+    model = Language()
+    for reduction in ("mean", "sum", "none"):
+        model.options = {"reduction": reduction}
+        ours = distdl.distribute(model, grid(P_world, [1, N]), plan=model.tp_plan)
+        ours(*(distdl.scatter(x, ours.P_x) for x in tokens()))
+        of_loss = [step.workers.splits for step in ours.program.plan.steps if step.node.key == "cross_entropy"]
+        assert of_loss == [(1, N)], reduction
+
+
 class Network(torch.nn.Module):
     """Two layers, with a residual connection."""
 

@@ -115,6 +115,14 @@ def test_equals_torch(P_world, name, method):
             assert_equals_sequential(case, grid(P_world, shape))
 
 
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if "causal" in name])
+def test_balanced_ring(P_world, name, monkeypatch):
+    """Each worker has two chunks of queries, and of each step the keys that these may see."""
+    monkeypatch.setattr(plan, "LONG", 1)
+    assert_equals_sequential(EXAMPLES[name]("ring"), grid(P_world, [1, 1, job.size, 1]))
+
+
 @pytest.mark.ranks(2, 3)
 @draws(60)
 @given(data=strategies.data())

@@ -276,3 +276,20 @@ def test_scores_that_are_no_numbers(P_world, p):
     loss.backward()
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(block.grad, block_of(whole.grad, P_x))
+
+
+SECTIONS = {
+    "Huber": ("input", "reduction, delta: as in ``torch.nn.HuberLoss``."),
+    "NLL": ("input", "weight, ignore_index, reduction: as in ``torch.nn.NLLLoss``. Weights are whole"),
+    "TripletMargin": ("anchor", "margin, p, eps, swap, reduction: as in ``torch.nn.TripletMarginLoss``."),
+}
+
+
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize("name", SECTIONS)
+def test_sections_of_docstrings(name):
+    """Each loss is documented with its options, and with what holds for all losses."""
+    text, (first, options) = getattr(dnn, f"Distributed{name}Loss").__doc__, SECTIONS[name]
+    assert f"\n    Args:\n        P_x: the partition of the {first}.\n        {options}" in text
+    assert ("Weights are whole" in text) == (name == "NLL")
+    assert 0 < text.find("\n    Shape:\n") < text.find("The result is a scalar") < text.find("\n    Raises:\n")
