@@ -2,8 +2,6 @@
 
 import copy
 import importlib
-import importlib.util
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +12,7 @@ import distdl
 import distdl.nn as dnn
 from distdl.diagnostics import api_scan
 from support.blocks import grid
+from support.programs import load_program
 from support.ranks import job, raises_everywhere, together
 
 pytestmark = pytest.mark.ranks(2)
@@ -132,9 +131,7 @@ def test_losses_of_one_process_beside_a_distributed_model(P_world):
 
 def test_the_page_has_all_habits():
     """Those of code and optimizers that `check` looks for, and what it says to use."""
-    spec = importlib.util.spec_from_file_location("habits", Path(__file__).parents[2] / "docs" / "habits.py")
-    page = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(page)
+    page = load_program("docs/habits")
     habits = " ".join(habit for habit, _, _ in page.HABITS)
     optimizers = importlib.import_module("distdl.diagnostics.check")._OPTIMIZERS
     names = [*api_scan._RESHAPING, *(kind.__name__ for kind in optimizers), "isinstance", "clip_grad_norm_"]

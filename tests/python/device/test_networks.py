@@ -1,8 +1,6 @@
 """Four networks of the examples in one call each, trained on a device beside themselves on the CPU."""
 
 import copy
-import importlib.util
-from pathlib import Path
 
 import pytest
 import torch
@@ -10,17 +8,13 @@ import torch
 import distdl
 from support.blocks import grid
 from support.distributed import noise, step
+from support.programs import load_program
 from support.ranks import job, together
 
-EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
-
-def example(file):
+def example(path):
     """A module of the examples."""
-    spec = importlib.util.spec_from_file_location(f"example_{file.replace('/', '_')}", EXAMPLES / f"{file}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_program(f"examples/{path}")
 
 
 def tokens(shape):

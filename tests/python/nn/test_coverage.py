@@ -2,11 +2,8 @@
 
 import copy
 import functools
-import importlib.util
 import inspect
-import sys
 import warnings
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,19 +11,12 @@ import torch
 from distdl.nn import SEQUENTIAL
 from distdl.nn.base import split_checks
 from distdl.nn.base.split_rules import REFUSED, SPLIT_RULES
+from support.programs import load_program
 
 pytestmark = pytest.mark.ranks(1)
 
 
-def program_of_the_page():
-    """docs/torch_nn.py."""
-    spec = importlib.util.spec_from_file_location("torch_nn", Path(__file__).parents[3] / "docs" / "torch_nn.py")
-    sys.modules["torch_nn"] = program = importlib.util.module_from_spec(spec)  # where dataclasses look for it
-    spec.loader.exec_module(program)
-    return program
-
-
-PAGE = program_of_the_page()
+PAGE = load_program("docs/torch_nn")
 CLASSES = {kind.__name__: kind for kind in PAGE.classes()}
 
 

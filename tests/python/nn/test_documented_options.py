@@ -1,13 +1,13 @@
 """The tables of docs/window_layers.py have all options of torch.nn's layers, and name tests that exist."""
 
-import importlib.util
 import inspect
 import re
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+
+from support.programs import load_program
 
 pytestmark = pytest.mark.ranks(1)
 
@@ -18,12 +18,7 @@ SEQUENTIAL = {"FeatureConv": "Conv", "ChannelConv": "Conv", "GeneralConv": "Conv
 
 @pytest.fixture(scope="module")
 def page():
-    path = tests_of_layers.parents[2] / "docs" / "window_layers.py"
-    spec = importlib.util.spec_from_file_location("window_layers", path)
-    program = importlib.util.module_from_spec(spec)
-    sys.modules["window_layers"] = program  # where dataclasses look for it
-    spec.loader.exec_module(program)
-    return program
+    return load_program("docs/window_layers")
 
 
 def options_of(layer):
