@@ -26,6 +26,13 @@ def scores(shape, seed):
     return torch.sin(3.0 * seed + torch.arange(torch.Size(shape).numel(), dtype=torch.double)).reshape(shape)
 
 
+def boolean(*shape):
+    """A mask with a row that looks at no key."""
+    mask = scores(shape, 5) > -0.3
+    mask.reshape(-1, shape[-1])[shape[-2] // 2] = False
+    return mask
+
+
 def tokens(batch_first, dims):
     """(batch, sequence) among the axes of P_x, None where there is no batch."""
     if dims == 2:
