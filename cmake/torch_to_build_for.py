@@ -11,8 +11,9 @@ import sys
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
-_OTHERS = ["mpi4py>=4.1,<5", "numpy", "safetensors>=0.6"]  # safetensors reads and checks checkpoints
-OLDEST, NEWEST = (2, 10), (2, 15)  # the README says what was tested with each
+# safetensors reads and checks checkpoints; typing-extensions has what Python 3.10 lacks, and torch needs it as well.
+_OTHERS = ["mpi4py>=4.1,<5", "numpy", "safetensors>=0.6", "typing-extensions"]
+OLDEST, NEWEST = (2, 9), (2, 15)  # the README says what was tested with each
 
 # -I, because pip hides the environment's packages by variables that only an interpreter without -I obeys.
 _INSTALLED = [sys.executable, "-I", "-c", "from importlib.metadata import version; print(version('torch'))"]

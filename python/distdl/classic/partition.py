@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Sequence
-from typing import Self
 
 import numpy as np
 import torch
 from mpi4py import MPI
 from numpy.typing import ArrayLike, NDArray
+from typing_extensions import Self
 
 from distdl.classic.config import operation_map
 from distdl.partitions import partition

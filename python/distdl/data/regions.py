@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import index
-from typing import TYPE_CHECKING, Self, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from distdl.operators.constructors import HaloPair
+    from typing_extensions import Self
+from distdl.operators.constructors import HaloPair
 
 Bounds: TypeAlias = slice | tuple[int | None, int | None] | None
 RegionLike: TypeAlias = Sequence[Bounds]

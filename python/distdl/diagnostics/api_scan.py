@@ -45,8 +45,8 @@ def names_in_code(model: object, depth: int) -> dict[str, tuple[object, ...]]:
             held += vars(base).values()
     functions = [(frame.f_code.co_name, frame.f_code, frame.f_globals)]
     functions += [(f.__qualname__, f.__code__, f.__globals__) for f in held if isinstance(f, FunctionType)]
-    for _, code, known in functions:  # which grows by the functions within
-        functions += [(c.co_qualname, c, known) for c in code.co_consts if isinstance(c, CodeType)]
+    for name, code, known in functions:  # which grows by the functions within
+        functions += [(f"{name}.<locals>.{c.co_name}", c, known) for c in code.co_consts if isinstance(c, CodeType)]
     names: dict[str, tuple[object, ...]] = {}
     for name, code, known in sorted(functions, key=itemgetter(0)):  # lambdas of a function have the same name
         names[name] = names.get(name, ()) + tuple(_names_used(code, known))

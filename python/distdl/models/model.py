@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import torch
+from typing_extensions import Self
 
 from distdl import _core, memory
 from distdl.models.buffer_caches import drop_own_caches

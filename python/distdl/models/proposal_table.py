@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+
+from typing_extensions import Self
 
 from distdl.models.plan.machine import GIB, Machine
 from distdl.models.plan.step_memory import StepMemory

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Self
 
 import torch
+from typing_extensions import Self
 
 from distdl import _core
 from distdl.modules.copy_id import CopyId

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from operator import index
-from typing import TYPE_CHECKING, TypeAlias, TypeVarTuple, Unpack
+from typing import TYPE_CHECKING, TypeAlias
+
+from typing_extensions import TypeVarTuple, Unpack
 
 from distdl import _core
 from distdl.operators.dispatch import Inactive, Operator
@@ -24,8 +26,8 @@ _Arguments = TypeVarTuple("_Arguments")
 def _make_operator(
     make: Callable[[Communicator, Unpack[_Arguments]], _core.Primitive],
     grid: Grid,
-    *arguments: *_Arguments,
-    lift: Callable[[Unpack[_Arguments]], tuple[*_Arguments]] | None = None,
+    *arguments: Unpack[_Arguments],
+    lift: Callable[[Unpack[_Arguments]], tuple[Unpack[_Arguments]]] | None = None,
 ) -> Operator:
     """Make an operator; ``lift`` turns its arguments into the arguments for tensors with a further first dimension."""
     if grid.root is None:

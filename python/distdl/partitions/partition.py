@@ -9,11 +9,12 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from operator import index
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
 from mpi4py import MPI
+from typing_extensions import Self
 
 from distdl.partitions.comparison import agreed
 from distdl.partitions.grid import Grid

@@ -218,7 +218,8 @@ class KnownValues:
 
 def really(function: Callable[..., Result], args: Arguments, kwargs: Options) -> Result:
     """The result of a call with values, of which no recorder knows."""
-    with without_functions(), without_modes(), warnings.catch_warnings(action="ignore"):
+    with without_functions(), without_modes(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         return function(*args, **kwargs)
 
 
@@ -250,7 +251,8 @@ def _is_cached(frame: FrameType) -> bool:
 def _users(frame: FrameType) -> Iterator[object]:
     """Objects that hold the function of a frame: where its name leads, or else (slow) of all objects."""
     code, holder = frame.f_code, cast(object, frame)
-    for place, name in enumerate(code.co_qualname.split(".")):
+    path = getattr(code, "co_qualname", "")  # from Python 3.11 on
+    for place, name in enumerate(path.split(".")):
         holder = inspect.getattr_static(holder, name, None) if place else frame.f_globals.get(name)
     if isinstance(holder, classmethod | staticmethod):
         holder = holder.__func__

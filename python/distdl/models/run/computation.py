@@ -110,7 +110,8 @@ def _skipping_empty(run: Run, outputs: Sequence[Value], placements: Sequence[Pla
     def empty(*inputs: torch.Tensor) -> object:
         dtypes = [value.dtype for value in outputs]
         if torch.is_autocast_enabled(inputs[0].device.type):  # dtypes may differ from the recorded ones
-            with contextlib.suppress(Exception), warnings.catch_warnings(action="ignore"), torch.no_grad():
+            with contextlib.suppress(Exception), warnings.catch_warnings(), torch.no_grad():
+                warnings.simplefilter("ignore")
                 leaves = tree_flatten(run(*inputs))[0]
                 dtypes = [leaf.dtype for leaf in leaves if isinstance(leaf, torch.Tensor)]
         results = []

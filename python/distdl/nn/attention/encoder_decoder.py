@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY
-from typing import Annotated, Any, ClassVar, Self, TypeAlias, cast
+from typing import Annotated, Any, ClassVar, TypeAlias, cast
 
 import torch
 import torch.nn.functional as F
+from typing_extensions import Self
 
 from distdl.nn.attention.stacks import (
     CompositeLayer,

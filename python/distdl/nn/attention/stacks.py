@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, ClassVar, Self, TypeAlias
+from typing import Annotated, ClassVar, TypeAlias
 
 import torch
 import torch.nn.functional as F
+from typing_extensions import Self
 
 from distdl.nn.attention.kernels.dropout import LayerWithDropout
 from distdl.nn.attention.transformer import DistributedTransformerDecoderLayer, DistributedTransformerEncoderLayer

@@ -135,12 +135,12 @@ class DeclaredLayer(FromSequential):
         return dict(zip(self._parameter_names, self.parameters_in_use(), strict=True))
 
     def hint_at_parameters(self, error: RuntimeError) -> None:
-        """Add a note to torch's error in ``compute`` if that has never called :meth:`parameters_in_use`."""
+        """Add a line to torch's error in ``compute`` if that has never called :meth:`parameters_in_use`."""
         if not (self._transport.is_identity or self._transport.was_called):
             names = ", ".join(f"self.{name}" for name in self._parameter_names)
-            error.add_note(
-                f"{type(self).__name__}: compute() has not called parameters_in_use(), which brings the parameters to "
-                f"the workers that use them; {names} hold what this rank owns"
+            error.args = (
+                f"{error}\n{type(self).__name__}: compute() has not called parameters_in_use(), which brings the "
+                f"parameters to the workers that use them; {names} hold what this rank owns",
             )
 
     def start_parameters(self) -> Callable[[], Sequence[torch.Tensor]]:

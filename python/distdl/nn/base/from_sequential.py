@@ -6,10 +6,10 @@ import inspect
 import itertools
 import re
 from collections.abc import Callable
-from typing import Self
 
 import torch
 from torch.nn.parameter import is_lazy
+from typing_extensions import Self
 
 from distdl.modules.first_values import forget_draws
 from distdl.modules.module import Module

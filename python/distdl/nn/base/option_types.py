@@ -24,12 +24,12 @@ from typing import (
     NamedTuple,
     TypeAlias,
     TypeVar,
-    dataclass_transform,
     get_args,
     get_origin,
 )
 
 import torch
+from typing_extensions import dataclass_transform
 
 from distdl.nn.base.documentation import completed
 from distdl.nn.base.options import check_choice, flag, floating, integer, number, per_dimension

@@ -14,10 +14,11 @@ from typing import TypeAlias
 import torch
 import torch.nn.functional as F
 from torch.autograd import forward_ad
+from typing_extensions import Unpack
 
 from distdl.torch_compat.autograd import Context
 
-ConvArgs: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, *tuple[Sequence[int], ...]]
+ConvArgs: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, Unpack[tuple[Sequence[int], ...]]]
 
 # torch uses oneDNN if batch, channels and the first two dimensions of space have more elements than this.
 TORCH_TAKES_ONEDNN = 20480

@@ -7,9 +7,10 @@ import inspect
 import math
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Annotated, ClassVar, TypeAlias, cast, dataclass_transform
+from typing import Annotated, ClassVar, TypeAlias, cast
 
 import torch
+from typing_extensions import dataclass_transform
 
 from distdl import _core, operators
 from distdl.modules.graph import empty_result, reshape_empty

@@ -127,7 +127,7 @@ class _DistributedFractionalMaxPool(WindowLayer):
         if self.grid.active:
             leading = [block_intervals(along) for along in self.blocks(self.grid)[: -self.dims]]
             blocks = [along[i] for along, i in zip(leading, self.grid.place, strict=False)]
-            self._leading = [slice(*block) for block in ([(0, 1)] * (2 - len(blocks)) + blocks)]
+            self._leading = tuple(slice(*block) for block in ([(0, 1)] * (2 - len(blocks)) + blocks))
 
     def check_input(self, dtype: torch.dtype) -> None:
         super().check_input(dtype)
@@ -150,7 +150,7 @@ class _DistributedFractionalMaxPool(WindowLayer):
             _, dtype = self.structure(self.grid)[0]
             drawn = torch.rand(self._samples_shape(), dtype=dtype, device=read.device).to(read.dtype)
             samples = self._to_all_workers(drawn if self.grid.rank == 0 else drawn.flatten()[:0])
-        samples = samples[*self._leading]
+        samples = samples[self._leading]
         return samples if read.dim() == self.dims + 2 else samples[0]
 
     def on_one_element(self, x: torch.Tensor) -> torch.Tensor:

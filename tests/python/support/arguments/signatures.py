@@ -60,7 +60,8 @@ def functions() -> dict[str, Callable[..., Any]]:
     by_name: dict[str, Callable[..., Any]] = {}
     seen: set[str] = set()
     modules = [torch.nn.functional, torch, torch.functional, torch.fft, torch.linalg, torch.special, torch.Tensor]
-    with warnings.catch_warnings(action="ignore"):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         overridable = get_overridable_functions()
     made = [getattr(torch, key) for key in RULES if hasattr(torch, key)]  # from nothing, or not overridable
     made += [getattr(torch.Tensor, key) for key in RULES if key.startswith("new_")]
