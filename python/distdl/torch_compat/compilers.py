@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import torch
@@ -38,6 +39,21 @@ def refuse_objects_in_graphs(what: str) -> None:
     """Raise in a compiled program before torch 2.12, which cannot keep partitions as constants."""
     if _TOO_OLD:
         raise NotImplementedError(f"{what} in a compiled program {_TOO_OLD}")
+
+
+@contextlib.contextmanager
+def same_attributes_in_export(module: object) -> Iterator[None]:
+    """Give a module its attributes back: torch.export of torch 2.9 refuses new ones in the module that it exports.
+
+    It can go with torch 2.9.
+    """
+    before = {**vars(module)}
+    try:
+        yield
+    finally:
+        if TORCH < (2, 10) and torch.compiler.is_exporting():
+            vars(module).clear()
+            vars(module).update(before)
 
 
 def assume_constant_result(function: AnyFunction) -> AnyFunction:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 
 import torch
@@ -49,7 +50,12 @@ def writes_into_arguments(function: object) -> bool:
 
 def keep_in_order(library: torch.library.Library, name: str) -> None:
     """Have compilers keep the order of an operator's calls."""
-    library._register_effectful_op(name, torch.library.EffectType.ORDERED)
+    if TORCH >= (2, 10):
+        library._register_effectful_op(name, torch.library.EffectType.ORDERED)
+    else:  # which can go with torch 2.9
+        effects = importlib.import_module("torch._higher_order_ops.effects")
+        operator = getattr(torch.ops.distdl, name.removeprefix("distdl::")).default
+        effects._register_effectful_op(operator, effects._EffectType.ORDERED)
 
 
 def _quantile(

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import re
 import time
 import traceback
 
@@ -17,6 +18,10 @@ def total(value):
     return sum(together(value))
 
 
+# The graph that torch 2.9 adds to errors in programs which it only traced is another one on each rank.
+_TEXT_OF_A_RANK = re.compile(r" \(raised on rank|\n\nWhile executing %")
+
+
 def raises_everywhere(kind, match, action, seconds=20.0, involved=True):
     """`action` raises the same exception on all ranks involved, and none of them waits for so many seconds."""
     job.Barrier()
@@ -28,7 +33,7 @@ def raises_everywhere(kind, match, action, seconds=20.0, involved=True):
         error = raised
     elapsed = time.perf_counter() - start
     # First the outcomes of all ranks, then the judgement, which is the same on all of them.
-    problem = None if error is None else (type(error).__name__, str(error).split(" (raised on rank")[0])
+    problem = None if error is None else (type(error).__name__, _TEXT_OF_A_RANK.split(str(error))[0])
     outcomes = job.allgather((involved, problem, elapsed))
     told = f"(is involved, exception, seconds) of each rank: {outcomes}"
     assert all((raised is not None) == took_part for took_part, raised, _ in outcomes), f"not those raise: {told}"

@@ -12,6 +12,7 @@ from distdl.modules.first_values import without_first_call_checks
 from distdl.nn.base.compile.arguments import Tensors, parse_call
 from distdl.nn.base.compile.calls import call_with, with_caller, with_tensors
 from distdl.nn.base.compile.registry import Record, SizesAndDtype, TracedLayer, exported, records, registered_layer
+from distdl.torch_compat.compilers import same_attributes_in_export
 from distdl.torch_compat.modes import outside_of_compilers
 
 WITH_VALUES = (torch.Tensor, torch.nn.Parameter)  # compilers use other classes
@@ -88,7 +89,7 @@ def result_structure(key: int, call: str, tensors: Tensors) -> list[SizesAndDtyp
     structure = tuple((tuple(map(int, sizes)), dtype) for sizes, dtype in symbolic)
     result = known_results(layer, call, structure)
     if result is None:
-        with outside_of_compilers():
+        with outside_of_compilers(), same_attributes_in_export(layer):
             result = _structure_from_zeros(layer, call, structure)
     records[layer].results[call, structure] = result
     return result
