@@ -28,6 +28,7 @@ def distribute(
     as_sequential: bool = False,
     input_partitions: Mapping[str | int, object] | None = None,
     values: str = "refuse",
+    halos: str = "auto",
 ) -> DistributedModel: ...
 @constructor
 def distribute(
@@ -38,6 +39,7 @@ def distribute(
     as_sequential: bool = False,
     input_partitions: Mapping[str | int, object] | None = None,
     values: str = "refuse",
+    halos: str = "auto",
 ) -> DistributedModel | Callable[..., object]:
     """Distribute a model over partitions: it takes blocks of its input, and returns blocks of its usual results.
 
@@ -69,6 +71,10 @@ def distribute(
             ``x.nonzero()``: "refuse" raises, "agree" lets the values of each call decide, on all ranks alike. The model
             is recorded once for each outcome, and a call whose outcome is another one than in the call before computes
             again what comes before the look. So it suits conditions and small numbers.
+        halos: how convolutions of split images receive what they read of other blocks: with "each", each of them
+            exchanges its halo. With "chain", the first of several receives the halo of all of them, and workers compute
+            the overlap of their results more than once. "auto" does so where it is much faster by estimate, between
+            hosts; on a single host it is "each".
 
     Random numbers depend on the seed, the call and the index in the whole tensor only, neither on the partition nor on
     the number of ranks. In each call that draws any, every rank takes one number from torch's default generator; that
@@ -91,5 +97,5 @@ def distribute(
         return model
     return DistributedModel.from_sequential(
         whole_module(model), cast(PartitionLike, P_x), plan=plan, fallback=fallback, as_sequential=as_sequential,
-        input_partitions=input_partitions, values=values,
+        input_partitions=input_partitions, values=values, halos=halos,
     )  # fmt: skip

@@ -18,6 +18,7 @@ from distdl.models.capture.skeleton import Skeleton
 from distdl.models.container import Container
 from distdl.models.inputs import InputPartitions, memory_orders, placed_inputs, tensors_in, text_of_others
 from distdl.models.operations.placement import Blocks
+from distdl.models.plan.halo_choice import HALOS
 from distdl.models.plan.parameter_splits import split_layouts
 from distdl.models.plan.requested import Request, requested_splits
 from distdl.models.plan.rule_lookup import FALLBACKS
@@ -66,6 +67,7 @@ class DistributedModel(Container, WrappedModule):
     as_sequential: bool
     input_partitions: Mapping[str | int, object] | None
     values: str
+    halos: str
     needs_one_name = False
     brings_parameters = False  # programs do, each just before its first use
     program: Program | None
@@ -82,6 +84,7 @@ class DistributedModel(Container, WrappedModule):
         as_sequential: bool = False,
         input_partitions: Mapping[str | int, object] | None = None,
         values: str = "refuse",
+        halos: str = "auto",
     ) -> None:
         Layer.__init__(self, locals())
 
@@ -90,6 +93,7 @@ class DistributedModel(Container, WrappedModule):
     def check_options(self) -> None:
         check_choice("distribute", "fallback", self.fallback, FALLBACKS)
         check_choice("distribute", "values", self.values, ("refuse", "agree"))
+        check_choice("distribute", "halos", self.halos, HALOS)
         if not isinstance(self.as_sequential, bool):
             raise TypeError(f"distribute: as_sequential={self.as_sequential!r}; it has to be a bool")
         if isinstance(self.module, torch.nn.Module):
@@ -102,7 +106,7 @@ class DistributedModel(Container, WrappedModule):
         self._inputs = InputPartitions(self.input_partitions, self.module.forward, self.grid)
         skeleton = Skeleton(self.__dict__["_given"], self.P_x.device)
         self._builder = ProgramBuilder(skeleton, self.grid, self._requested, self.fallback, self.as_sequential,
-                                       self.values == "agree")  # fmt: skip
+                                       self.values == "agree", self.halos)  # fmt: skip
         self._programs = ProgramCache()
         self._snapshot: AttributeSnapshot | None = AttributeSnapshot(self.module, skeleton.model)
         self._orders: list[list[int]] | None = None

@@ -45,6 +45,7 @@ class Row:
         gathered: whether one worker computes it for lack of a rule.
         weights: bytes of the parameters that it uses, as a whole.
         share: as many as the fullest worker has, where a plan splits features, heads, vocabularies or experts.
+        overlap: how many times the elements of its blocks a worker computes, so that fewer halos travel.
     """
 
     path: str
@@ -58,6 +59,7 @@ class Row:
     kept: int = 0
     weights: int = 0
     share: int = 0
+    overlap: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -212,7 +214,7 @@ def _row(plan: Plan, step: PlanStep, transfers: Transfers, kept: int) -> Row:
     used = _parameters(step)
     weights, share = sum(value.nbytes for value in used), sum(_largest(plan.placement(value), value) for value in used)
     shape, gathered = node.outputs[0].shape, node in plan.gathered
-    return Row(node.path, node.key, shape, splits, workers, sent, memory, gathered, kept, weights, share)
+    return Row(node.path, node.key, shape, splits, workers, sent, memory, gathered, kept, weights, share, step.overlap)
 
 
 def _largest(place: Placement, value: Value) -> int:
@@ -220,7 +222,8 @@ def _largest(place: Placement, value: Value) -> int:
 
 
 def _blocks(row: Row) -> str:
-    return "on each" if row.splits is None else "x".join(map(str, row.splits)) or "one"
+    percentage = f" (+{row.overlap - 1:.0%})" if row.overlap > 1 else ""
+    return "on each" if row.splits is None else "x".join(map(str, row.splits)) + percentage or "one"
 
 
 def _weights(row: Row) -> str:

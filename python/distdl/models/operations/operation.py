@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
 import torch
 
+from distdl import _core
 from distdl.models.capture.recording import Run
 from distdl.models.operations.placement import Blocks, balanced_sizes
 from distdl.partitions.boxes import Interval
@@ -88,6 +89,24 @@ class Workers:
 
 
 @dataclass(frozen=True)
+class BoxFunction:
+    """A function that computes any box of a result from the boxes of the inputs that it depends on.
+
+    Attributes:
+        run: takes the inputs and then the buffers. With windows, its first argument is the padding of the first input
+            with zeros along each of their dimensions, on both sides.
+        windows: over the first input, by dimension. Along other dimensions an index depends on the same index.
+        mode: of the padding, by its name in ``torch.nn.functional.pad``.
+        buffers: of a layer, by their names in it.
+    """
+
+    run: Run
+    windows: Mapping[int, _core.Window] = field(default_factory=dict)
+    mode: str = "constant"
+    buffers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Operation:
     """An operation whose result can be computed in blocks.
 
@@ -107,6 +126,7 @@ class Operation:
         summed: the same operation, split along a dimension over which it sums.
         received: from the workers' blocks, the number of elements that all of them receive while they compute.
         exchanges_nothing: although it has placements.
+        box: computes any box of the result, for workers that compute more than their blocks; None if nothing does.
     """
 
     shape: tuple[int, ...]
@@ -120,6 +140,7 @@ class Operation:
     summed: Operation | None = None
     received: Callable[[Blocks], int] | None = None
     exchanges_nothing: bool = False
+    box: BoxFunction | None = None
 
     def blocks(self, ranks: Sequence[int], splits: Sequence[int]) -> Blocks:
         """The blocks of workers, as balanced as the units allow; `splits` are the numbers of blocks by dimension."""

@@ -13,6 +13,8 @@ from distdl.partitions.grid import Grid
 
 SizesByDim = tuple[tuple[int, ...], ...]
 """The sizes of the blocks along each dimension."""
+IntervalsByDim = tuple[tuple[Interval, ...], ...]
+"""(start, stop) for each worker along each dimension."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Blocks:
         return tuple(map(sum, self.block_sizes))
 
     @functools.cached_property
-    def intervals(self) -> tuple[tuple[Interval, ...], ...]:
+    def intervals(self) -> IntervalsByDim:
         """(start, stop) of the blocks along each dimension."""
         return tuple(tuple(block_intervals(sizes)) for sizes in self.block_sizes)
 

@@ -12,7 +12,7 @@ import torch
 
 from distdl.models.capture.interception import FunctionClass
 from distdl.models.capture.recording import Arguments, Node, Run, Value
-from distdl.models.operations.operation import Draw, InputSpec, NoRuleError, Operation, Sharded, Workers
+from distdl.models.operations.operation import BoxFunction, Draw, InputSpec, NoRuleError, Operation, Sharded, Workers
 from distdl.partitions.boxes import Interval
 
 Rule = Callable[[Node], Operation]
@@ -95,7 +95,7 @@ def local(
     shape = node.outputs[0].shape
     call = run or node.as_function()
     kept = frozenset(range(len(shape))) - {d % len(shape) for d in but}
-    return Operation(shape, tuple(specs), lambda workers: call, kept, draw=draw)
+    return Operation(shape, tuple(specs), lambda workers: call, kept, draw=draw, box=BoxFunction(call))
 
 
 def argument(node: Node, position: int, name: str, default: object = None) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from distdl.models.capture.node_work import NodeWork
@@ -12,7 +12,7 @@ from distdl.models.operations.placement import Blocks
 from distdl.models.plan.exchanges import received_within, workers_of
 from distdl.models.plan.machine import Machine
 from distdl.models.plan.memory import fullest_rank
-from distdl.models.plan.planning import Plan, PlanStep
+from distdl.models.plan.planning import Plan, PlanStep, Transfers, transfers_of
 from distdl.models.plan.step_memory import StepMemory
 from distdl.models.plan.training import Training
 from distdl.models.rules.windows import CONVOLUTIONS
@@ -47,21 +47,34 @@ def cost(plan: Plan, machine: Machine, works: Mapping[Node, NodeWork], training:
     sent = 2 * away * ranks
     seconds = 2 * machine.transfer(away, ranks)
     for step, transfers in zip(plan.steps, plan.transfers(), strict=True):
-        for value, counts in transfers:
-            size = value.dtype.itemsize
-            sent += 2 * sum(counts.values()) * size
-            seconds += 2 * machine.transfer(max(counts.values(), default=0) * size, ranks, bool(counts))
-        within, exchanges = received_within(step)
-        sent += 2 * within * len(workers_of(step, plan))
-        seconds += 2 * machine.transfer(within, ranks, exchanges)
-        seconds += _computing(step, plan, machine, works[step.node])
+        sent += 2 * sum(sum(counts.values()) * value.dtype.itemsize for value, counts in transfers)
+        sent += 2 * received_within(step)[0] * len(workers_of(step, plan))
+        seconds += _of_step(step, transfers, plan, machine, works)
     return Cost(fullest_rank(plan, works, training).fullest, sent, seconds)
+
+
+def seconds_of(steps: Sequence[PlanStep], plan: Plan, machine: Machine, works: Mapping[Node, NodeWork]) -> float:
+    """The time of some steps in a step of training."""
+    described = zip(steps, transfers_of(steps), strict=True)
+    return sum(_of_step(step, transfers, plan, machine, works) for step, transfers in described)
+
+
+def _of_step(
+    step: PlanStep, transfers: Transfers, plan: Plan, machine: Machine, works: Mapping[Node, NodeWork]
+) -> float:
+    ranks, seconds = plan.base.size, 0.0
+    for value, counts in transfers:
+        received = max(counts.values(), default=0) * value.dtype.itemsize
+        seconds += 2 * machine.transfer(received, ranks, bool(counts))
+    within, exchanges = received_within(step)
+    seconds += 2 * machine.transfer(within, ranks, exchanges)
+    return seconds + _computing(step, plan, machine, works[step.node])
 
 
 def _computing(step: PlanStep, plan: Plan, machine: Machine, work: NodeWork) -> float:
     workers, node = step.workers, step.node
     if isinstance(workers, Blocks):
-        share = workers.largest() / max(1, math.prod(workers.shape))
+        share = step.overlap * workers.largest() / max(1, math.prod(workers.shape))
         busy = sum(1 for rank in workers.ranks if 0 not in workers.local_shape(rank))
     else:
         share, busy = 1.0, plan.base.size

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from distdl.models.capture.recording import Node, Recording, Value
 from distdl.models.operations.operation import Operation, Workers
-from distdl.models.operations.placement import REPLICATED, Blocks, Placement
+from distdl.models.operations.placement import REPLICATED, Blocks, IntervalsByDim, Placement
 from distdl.models.plan.parameter_splits import owned_blocks, regions_of
 from distdl.models.plan.redistribution import ReadRegions, Redistribution, received_elements
 from distdl.models.plan.requested import Request
 from distdl.models.plan.rule_lookup import operations_of
 from distdl.models.plan.worker_choice import WorkerChoice
 from distdl.parameters.layout import Layout
+from distdl.partitions.boxes import slices_within
 from distdl.partitions.grid import Grid
 
 Transfers = list[tuple[Value, dict[int, int]]]
@@ -29,6 +30,7 @@ class PlanStep:
         workers: the blocks that workers compute; REPLICATED if each worker computes everything.
         input_regions: for each input the regions that workers read; None where they have them already.
         sources: the placements of the inputs.
+        overlap: how many times the elements of their blocks workers compute.
     """
 
     node: Node
@@ -36,6 +38,19 @@ class PlanStep:
     workers: Placement
     input_regions: tuple[ReadRegions | None, ...]
     sources: tuple[Placement, ...]
+    overlap: float = 1.0
+
+
+def transfers_of(steps: Iterable[PlanStep]) -> Iterator[Transfers]:
+    """The values that are redistributed for each step, and the elements that each rank receives of them."""
+    brought: set[tuple[Value, ReadRegions]] = set()
+    for step in steps:
+        transfers: Transfers = []
+        for value, regions, source in zip(step.node.inputs, step.input_regions, step.sources, strict=True):
+            if regions is not None and (value, regions) not in brought:
+                brought.add((value, regions))
+                transfers.append((value, received_elements(source, regions, value.shape)))
+        yield transfers
 
 
 class Plan:
@@ -72,6 +87,7 @@ class Plan:
         self.choice = WorkerChoice(base, requested or {}, self._in_blocks)
         self.placements: dict[Value, Placement] = dict(zip(recording.inputs, inputs, strict=True))
         self.steps: list[PlanStep] = []
+        self.overlaps: dict[Value, IntervalsByDim] = {}  # of values that workers have more of than their blocks
         operations, self.gathered = operations_of(recording, fallback, as_sequential)
         for node, operation in zip(recording.nodes, operations, strict=True):
             self._place(node, operation)
@@ -115,18 +131,24 @@ class Plan:
 
     def transfers(self) -> Iterator[Transfers]:
         """The values that are redistributed for each step, and the elements that each rank receives of them."""
-        brought: set[tuple[Value, ReadRegions]] = set()
-        for step in self.steps:
-            transfers: Transfers = []
-            for value, regions, source in zip(step.node.inputs, step.input_regions, step.sources, strict=True):
-                if regions is not None and (value, regions) not in brought:
-                    brought.add((value, regions))
-                    transfers.append((value, received_elements(source, regions, value.shape)))
-            yield transfers
+        return transfers_of(self.steps)
 
     def placement(self, value: Value) -> Placement:
         """The placement of a value; buffers, constants, and parameters that are not in blocks, are replicated."""
         return self.placements.get(value, self.parameters.get(value, REPLICATED))
+
+    def blocks_within(self) -> dict[Value, tuple[slice, ...]]:
+        """This rank's block of each value of which it has more."""
+        blocks = {}
+        for value, boxes in self.overlaps.items():
+            place = self.placement(value)
+            assert isinstance(place, Blocks)
+            if self.base.me in place.ranks:
+                index = place.grid(self.base).place
+                had = [along[i] for along, i in zip(boxes, index, strict=True)]
+                own = [along[i] for along, i in zip(place.intervals, index, strict=True)]
+                blocks[value] = slices_within(own, had)
+        return blocks
 
     def result_placement(self, value: Value) -> Placement:
         """The placement in which the model returns a value; REPLICATED if every rank gets the whole of it.

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from distdl import operators
 from distdl.models.operations.operation import InputSpec, Sharded, Slice
 from distdl.models.operations.placement import Blocks, Placement, Replicated
+from distdl.operators.dispatch import Started
 from distdl.parameters.transport import zero_of
 from distdl.partitions.boxes import Box, Interval, box_size, common_box
 from distdl.partitions.grid import Grid
@@ -216,6 +217,10 @@ class Redistribution:
             for _ in range(self._inserted):
                 y = y.squeeze(0)
         return y
+
+    def start(self, x: torch.Tensor) -> Started:
+        """Begin to bring boxes of a tensor in blocks on a grid to the same grid; ``wait()`` of the result ends it."""
+        return self._operator.start(x)
 
     def _part(self, x: torch.Tensor) -> torch.Tensor:
         if self._box is None or self._own is None:

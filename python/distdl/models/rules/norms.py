@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 
 from distdl.models.capture.recording import Node, Run, Value
-from distdl.models.operations.operation import NoRuleError, Operation, Sharded, Workers
+from distdl.models.operations.operation import BoxFunction, NoRuleError, Operation, Sharded, Workers
 from distdl.models.operations.table import argument, bound, local, rule_for, same, through_layer, whole
 from distdl.models.rules.applied_layer import layer_operation
 from distdl.nn.base.by_dimensions import space_of
-from distdl.torch_compat.layers import AnyInstanceNorm
+from distdl.torch_compat.layers import AnyBatchNorm, AnyInstanceNorm
 
 
 @rule_for("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm", "InstanceNorm1d", "InstanceNorm2d",
@@ -25,7 +25,20 @@ def norm(node: Node) -> Operation:
     space = space_of(node.module) if isinstance(node.module, AnyInstanceNorm) else None
     channels = 1 if space is None else n - space - 1
     specs = [same(n, but=[channels]), *map(whole, node.parameters.values())]
-    return layer_operation(node, node.inputs[0].shape, specs, [channels])
+    operation = layer_operation(node, node.inputs[0].shape, specs, [channels])
+    return replace(operation, box=_with_statistics(node)) if isinstance(node.module, AnyBatchNorm) else operation
+
+
+def _with_statistics(node: Node) -> BoxFunction | None:
+    """A batch norm by running statistics; None if it takes those of its input."""
+    module, names = node.module, (*node.parameters, "running_mean", "running_var")
+    if module.training or "running_mean" not in node.buffers:
+        return None
+
+    def apply(x: torch.Tensor, *tensors: torch.Tensor) -> object:
+        return F.batch_norm(x, **dict(zip(names, tensors, strict=True)), eps=module.eps)
+
+    return BoxFunction(apply, buffers=names[-2:])
 
 
 @rule_for("LayerNorm", "RMSNorm", "layer_norm", "rms_norm",

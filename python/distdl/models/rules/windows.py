@@ -8,13 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
 import torch
+import torch.nn.functional as F
 
+from distdl import _core
 from distdl.models.capture.recording import Node, Run, Value
-from distdl.models.operations.operation import InputSpec, Operation, Sharded, Workers
+from distdl.models.operations.operation import BoxFunction, InputSpec, Operation, Sharded, Workers
 from distdl.models.operations.placement import Blocks
 from distdl.models.operations.table import argument, bound, local, options_of, rule_for, same, through_layer
 from distdl.models.rules.applied_layer import apply_layer, layer_operation, with_parameters
 from distdl.nn.base.by_dimensions import space_of
+from distdl.nn.kernels.convolution import conv3d
 
 _SPACES = (1, 2, 3)
 
@@ -72,7 +75,34 @@ def _convolution(node: Node, channels: int) -> Operation:
 
     kept, units = frozenset(range(n)) - {channels}, {channels: shape[channels] // groups} if groups > 1 else {}
     count, placements = 1 + len(node.parameters), functools.partial(_of_result, out.shape, channels)
-    return Operation(shape, tuple(specs[:count]), make, kept, units, placements, if_requested=frozenset([channels]))
+    box, features = _of_boxes(node.module, channels), frozenset([channels])
+    return Operation(shape, tuple(specs[:count]), make, kept, units, placements, if_requested=features, box=box)
+
+
+def _of_boxes(module: torch.nn.Module, channels: int) -> BoxFunction | None:
+    """The function of a convolution on boxes; None if it has another form, or its padding wraps."""
+    mode = _MODES_ON_BOXES.get(module.padding_mode)
+    if module.transposed or mode is None:
+        return None
+    windows = {}
+    for d, (kernel, stride, dilation) in enumerate(
+        zip(module.kernel_size, module.stride, module.dilation, strict=True)
+    ):
+        total = dilation * (kernel - 1) if module.padding == "same" else 0
+        sides = (total // 2, total - total // 2) if isinstance(module.padding, str) else (module.padding[d],) * 2
+        windows[channels + 1 + d] = _core.Window(kernel, stride, sides, dilation)
+    function = _ON_BOXES[len(windows)]
+
+    def run(
+        padding: Sequence[int], x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        return function(x, weight, bias, module.stride, padding, module.dilation, module.groups)
+
+    return BoxFunction(run, windows, mode)
+
+
+_MODES_ON_BOXES = {"zeros": "constant", "reflect": "reflect", "replicate": "replicate"}
+_ON_BOXES: Mapping[int, Callable[..., torch.Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: conv3d}
 
 
 _Make = Callable[..., torch.nn.Module]

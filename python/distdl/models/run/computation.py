@@ -11,6 +11,7 @@ import torch
 from distdl.models.capture.recording import Node, Run, Value
 from distdl.models.operations.operation import Workers
 from distdl.models.operations.placement import REPLICATED, Blocks, Placement
+from distdl.models.plan.box_steps import BoxStep
 from distdl.models.plan.planning import Plan, PlanStep
 from distdl.models.plan.redistribution import connected_empty
 from distdl.models.rules.applied_layer import AppliedLayer
@@ -37,9 +38,9 @@ def local_computation(step: PlanStep, plan: Plan, buffers: Mapping[str, torch.Te
         run = step.operation.make(Workers(workers.grid(like), workers, like.me, like))
         member = like.me in workers.ranks
     is_layer = isinstance(run, AppliedLayer)
-    if isinstance(run, AppliedLayer):
+    if isinstance(run, AppliedLayer | BoxStep):
         run.use_buffers(buffers)
-    elif member and step.operation.placements is None:
+    if not is_layer and member and step.operation.placements is None:
         run = _skipping_empty(run, node.outputs, placements, like.me)
     count = len(node.outputs)
     if step.operation.draw is not None:

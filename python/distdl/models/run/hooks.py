@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
@@ -30,16 +30,24 @@ class ObservedCall:
 
     Args:
         slots: of the values that the program keeps; hooks see None in place of other tensors.
+        blocks: this rank's block of each value of which it has more.
 
     Attributes:
         reads: the slots of the tensors that hooks see.
         hooks: those on this module, now.
     """
 
-    def __init__(self, call: ModuleBoundary, slots: Mapping[Value, int], failures: HookFailures) -> None:
+    def __init__(
+        self,
+        call: ModuleBoundary,
+        slots: Mapping[Value, int],
+        blocks: Mapping[Value, tuple[slice, ...]],
+        failures: HookFailures,
+    ) -> None:
         leaves, self._structure = tree_flatten((call.args, dict(call.kwargs), call.results))
         self._leaves = [None if isinstance(leaf, Value) and leaf not in slots else leaf for leaf in leaves]
-        self.reads = tuple(slots[leaf] for leaf in self._leaves if isinstance(leaf, Value))
+        values = [leaf for leaf in self._leaves if isinstance(leaf, Value)]
+        self.reads, self._blocks = tuple(slots[value] for value in values), [*map(blocks.get, values)]
         self.path, self.is_after, self._failures = call.path, call.is_after, failures
         self.hooks: list[Hook] = []
 
@@ -52,13 +60,14 @@ class ObservedCall:
         """Call the hooks, up to the first failure."""
         if self._failures.first is None:
             try:
+                seen = [x if own is None else x[own] for x, own in zip(tensors, self._blocks, strict=True)]
                 for hook in self.hooks:
-                    self._call(hook, tensors)
+                    self._call(hook, seen)
             except Exception as error:
                 self._failures.first = error
         return ()
 
-    def _call(self, hook: Hook, tensors: tuple[torch.Tensor, ...]) -> None:
+    def _call(self, hook: Hook, tensors: Sequence[torch.Tensor]) -> None:
         rest, writes = iter(tensors), [*map(number_of_writes, tensors)]
         leaves = [next(rest) if isinstance(leaf, Value) else leaf for leaf in self._leaves]
         args, kwargs, results = tree_unflatten(leaves, self._structure)

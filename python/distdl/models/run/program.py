@@ -18,7 +18,7 @@ from distdl.models.run.call_failures import CallFailures, Substitute
 from distdl.models.run.computation import local_computation, on_a_copy
 from distdl.models.run.hooks import HookFailures, ObservedCall
 from distdl.models.run.outcomes import OutcomeCheck, is_counted, rehearsal, undone
-from distdl.models.run.parameter_buckets import results_reached, with_transports
+from distdl.models.run.parameter_buckets import results_reached, waited_for, with_transports
 from distdl.models.run.result_on_all_ranks import ResultOnAllRanks
 from distdl.models.run.steps import Step, free_after_last_use, group_checkpoints, run_steps
 from distdl.nn.base.random_numbers import key_of_part
@@ -80,7 +80,7 @@ class Program:
         leaves, self._structure = tree_flatten(recording.results)
         outputs = [leaf for leaf in leaves if isinstance(leaf, Value)]
         self._add_sources(outputs)
-        boundaries = deque(recording.boundaries)
+        boundaries, self._blocks_within = deque(recording.boundaries), plan.blocks_within()
         for place, step in enumerate(with_progress("first call, set-up", plan.steps, self._like.rank == 0)):
             self._add_observed_calls(boundaries, place)
             self._checkpoint = step.node.checkpoint
@@ -168,8 +168,7 @@ class Program:
 
     def _add_plan_step(self, step: PlanStep) -> None:
         """Append a step of the plan, after the redistributions of its inputs."""
-        node, buffers = step.node, self._buffers
-        inputs = []
+        node, buffers, inputs = step.node, self._buffers, list[int]()
         run: Run
         for value, regions, source in zip(node.inputs, step.input_regions, step.sources, strict=True):
             slot = self._slots[value]
@@ -177,9 +176,11 @@ class Program:
                 key = (value, regions)
                 if key not in self._redistributed:
                     self._redistributed[key] = self._new_slot()
-                    name = f"distribute({node.key})"
-                    redistribution = Redistribution(name, source, regions, value.shape, self._like)
+                    redistribution = Redistribution(f"distribute({node.key})", source, regions, value.shape, self._like)
                     run = self._from_blocks(redistribution, source) if value in self.plan.parameters else redistribution
+                    if not self.plan.overlaps.keys().isdisjoint(node.outputs):  # a halo, which travels with parameters
+                        self._append(redistribution.start, (slot,), (self._redistributed[key],))
+                        slot, run = self._redistributed[key], waited_for
                     self._append(run, (slot,), (self._redistributed[key],))
                 slot = self._redistributed[key]
             inputs.append(slot)
@@ -217,7 +218,7 @@ class Program:
         """Append steps that call hooks of the modules whose calls begin or end before this step of the plan."""
         while calls and calls[0].place == place:
             self._checkpoint = calls[0].checkpoint
-            observed = ObservedCall(calls.popleft(), self._slots, self._failures)
+            observed = ObservedCall(calls.popleft(), self._slots, self._blocks_within, self._failures)
             self._append(observed, observed.reads, ())
 
     def use_hooks(self, hooks: list[Hook]) -> None:

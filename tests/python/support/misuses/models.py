@@ -35,9 +35,11 @@ def rows() -> dict[str, Row]:
             Wrong({"input": [99]}, ValueError, "P_x has"),
         ],
         "values": [Wrong("ask", ValueError, "values='ask'"), Wrong(True, ValueError, "values=True")],
+        "halos": [Wrong("all", ValueError, "halos='all'"), Wrong(2, ValueError, "halos=2")],
     }
     another = {
         "fallback": "gather", "as_sequential": True, "input_partitions": {"input": None}, "values": "agree",
+        "halos": "chain",
     }  # fmt: skip
     roots = [Wrong(-1, ValueError, "root=-1"), Wrong(99, ValueError, "root=99"), Wrong("a", TypeError, "str")]
     return {

@@ -1,0 +1,49 @@
+"""Choose which operations exchange their halos at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from distdl.models.capture.node_work import NodeWork
+from distdl.models.capture.recording import Node
+from distdl.models.plan.costs import seconds_of
+from distdl.models.plan.machine import Machine
+from distdl.models.plan.overlaps import Changes, HaloChains
+from distdl.models.plan.planning import Plan
+
+HALOS = ("auto", "each", "chain")
+_LONGEST_CHAIN = 16  # steps of a chain that exchange halos
+_MUCH_FASTER = 0.8  # of the time of an exchange in each step: estimates are not exact
+
+
+def chain_all(plan: Plan) -> None:
+    """Let steps exchange halos at once wherever they can."""
+    _change(plan, HaloChains(plan).chained(0, len(plan.steps) - 1))
+
+
+def chain_where_faster(plan: Plan, chains: HaloChains, machine: Machine, works: Mapping[Node, NodeWork]) -> None:
+    """Let steps exchange halos at once where this is faster by estimate.
+
+    Args:
+        chains: of this plan.
+        works: the work of each node.
+    """
+    places, at = chains.exchanging, 0
+    while at < len(places):
+        best: Changes = {}, {}
+        longest, saved = at, 0.0
+        for end in range(at + 1, min(at + _LONGEST_CHAIN, len(places))):
+            changes = chains.chained(places[at], places[end])
+            each = seconds_of([plan.steps[place] for place in changes[0]], plan, machine, works)
+            once = seconds_of([*changes[0].values()], plan, machine, works)
+            if once < _MUCH_FASTER * each and each - once > saved:
+                best, longest, saved = changes, end, each - once
+        _change(plan, best)
+        at = longest + 1
+
+
+def _change(plan: Plan, changes: Changes) -> None:
+    changed, overlaps = changes
+    for place, step in changed.items():
+        plan.steps[place] = step
+    plan.overlaps |= overlaps
