@@ -18,7 +18,7 @@ from mpi4py import MPI
 from ping_pong import ping_pong
 
 import distdl.nn as dnn
-from distdl import Partition
+from distdl import Partition, distribute
 
 MANY = (8, 1_000, 100_000)  # ranks
 REPEATS = 15
@@ -59,6 +59,8 @@ MESSAGES: dict[str, tuple[Messages, Messages]] = {  # of the forward and of the 
     "Linear": SUM_IN_LAYER,
     "MSELoss": SUM_IN_LAYER,
     "CrossEntropyLoss": SUM_IN_LAYER,
+    "4 Conv2d, each": (lambda n: vote(n) + within(n) + 4, lambda n: 4 * vote(n) + beside(n)),
+    "4 Conv2d, chain": (lambda n: vote(n) + within(n), lambda n: vote(n) + beside(n)),
 }
 
 
@@ -71,6 +73,7 @@ def calls() -> dict[str, tuple[Layer, list[torch.Tensor]]]:
     images = P.create_cartesian_topology_partition([1, 1, 2, 1])
     torch.manual_seed(0)  # the same weights on both ranks
     image = torch.randn(1, 2, 16, 8).chunk(2, 2)[P.rank]
+    four = torch.nn.Sequential(*(torch.nn.Conv2d(2, 2, 3, padding=1) for _ in range(4)))
     return {
         "Broadcast": (dnn.Broadcast(P_0, P), [torch.randn(64)[: 64 * P_0.active]]),
         "SumReduce": (dnn.SumReduce(P, P_0), [torch.randn(64)]),
@@ -83,6 +86,8 @@ def calls() -> dict[str, tuple[Layer, list[torch.Tensor]]]:
         "Linear": (dnn.DistributedLinear(row, 16, 16, P_y=whole, P_W=row), [torch.randn(4, 8)]),
         "MSELoss": (dnn.DistributedMSELoss(row), [torch.randn(4, 8), torch.randn(4, 8)]),
         "CrossEntropyLoss": (dnn.DistributedCrossEntropyLoss(column), [torch.randn(4, 8), torch.arange(4)]),
+        "4 Conv2d, each": (distribute(four, images, halos="each"), [image]),
+        "4 Conv2d, chain": (distribute(four, images, halos="chain"), [image]),
     }  # fmt: skip
 
 

@@ -39,6 +39,8 @@ class Proposal:
         seconds: estimated time of a step.
         parts: the parts of the memory, in bytes.
         block: the shape of the largest block of the first input.
+        overlap: how many times the elements of its blocks a worker computes of a result, at most, where convolutions
+            exchange their halos at once: see ``halos`` in :func:`distdl.distribute`.
     """
 
     P_x: Partition
@@ -48,6 +50,7 @@ class Proposal:
     seconds: float
     parts: StepMemory = field(default_factory=StepMemory)
     block: tuple[int, ...] = ()
+    overlap: float = 1.0
 
     @property
     def thickness(self) -> int:
@@ -61,7 +64,7 @@ class Proposal:
                 others = len(self.plan) - 1
                 return f"{shown}, {name} {way}" + (f" and {others} more" if others else "")
             shown += f", from {name} on {[*map(int, way.shape)]}"
-        return shown
+        return shown + (f", overlaps of {self.overlap - 1:.0%}" if self.overlap > 1 else "")
 
 
 class Proposals(tuple[Proposal, ...]):

@@ -15,8 +15,10 @@ from distdl.models.capture.recording import Recording
 from distdl.models.operations.placement import ways_to_split
 from distdl.models.plan.costs import cost
 from distdl.models.plan.feature_words import feature_words
+from distdl.models.plan.halo_choice import chain_where_faster
 from distdl.models.plan.machine import Machine
 from distdl.models.plan.measurement import measure
+from distdl.models.plan.overlaps import HaloChains
 from distdl.models.plan.requested import requested_splits
 from distdl.models.plan.step_memory import StepMemory
 from distdl.models.plan.training import Training
@@ -47,6 +49,7 @@ class _Costs:
     sent: int
     seconds: float
     block: list[int]
+    overlap: float
 
     @property
     def memory(self) -> int:
@@ -72,7 +75,8 @@ def plans(
     number; the best of them also with the later modules split along the batch, or on one worker. The fastest and the
     smallest for each number of ranks are tried with features, heads, vocabularies and experts split too, and proposed
     so if that is faster or needs less memory. Partitions that need more memory than the machine has come last; of
-    partitions with times within 5 % those with thicker blocks come first, since smaller parts of them are halos.
+    partitions with times within 5 % those with thicker blocks come first, since smaller parts of them are halos. On
+    several nodes the best let convolutions exchange their halos at once where :func:`distdl.distribute` does.
 
     Memory is that of the fullest rank at the fullest moment: weights, gradients and the optimizer's state in the
     layout of the context (:func:`distdl.parameter_layout`), what autograd keeps, with activation checkpoints and in the
@@ -165,7 +169,8 @@ def _proposals(listed: Sequence[_Costs], grid: Grid, like: PartitionLike, machin
             for name, way in costs.ways.items()
         }
         parts = StepMemory(**costs.parts)
-        made.append(Proposal(P_x, plan, parts.total, costs.sent, costs.seconds, parts, tuple(costs.block)))
+        figures = parts.total, costs.sent, costs.seconds, parts, tuple(costs.block), costs.overlap
+        made.append(Proposal(P_x, plan, *figures))
     return Proposals(made, machine, most)
 
 
@@ -176,16 +181,23 @@ def _proposed(
     planned = PlannedModel(model, inputs)
     shape = inputs[0][0]
 
-    def costs(splits: list[int], ways: Ways) -> _Costs:
+    def costs(splits: list[int], ways: Ways, chains: bool = True) -> _Costs:
         base = first_of(grid, splits)
         plan, works = planned.for_request(base, requested_splits(ways, model, base))
-        estimate = cost(plan, machine, works, training)
+        if chains and base.size > machine.ranks_per_node:  # as distribute does between hosts
+            chain_where_faster(plan, HaloChains(plan), machine, works)
+        estimate, overlap = (
+            cost(plan, machine, works, training),
+            max((step.overlap for step in plan.steps), default=1.0),
+        )
         block = [-(-n // p) for n, p in zip(shape, splits, strict=True)]
-        return _Costs(splits, ways, asdict(estimate.memory), estimate.sent, estimate.seconds, block)
+        return _Costs(splits, ways, asdict(estimate.memory), estimate.sent, estimate.seconds, block, overlap)
 
     is_first = grid.rank == 0
-    whole = [costs(splits, {}) for splits in with_progress("plans", _splits(grid.size, shape), is_first)]
+    whole = [costs(splits, {}, False) for splits in with_progress("plans", _splits(grid.size, shape), is_first)]
     fastest = sorted(whole, key=lambda costs: costs.seconds)[:_FIRST]
+    best = {tuple(costs.splits) for costs in (*fastest, *_best_by_ranks(whole))}
+    whole = [costs(each.splits, {}) if tuple(each.splits) in best else each for each in whole]
     tails = [(costs.splits, ways) for costs in fastest for ways in _tails(costs.splits, planned.recording, shape)]
     words = [
         (before, by_name)

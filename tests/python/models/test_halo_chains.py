@@ -246,3 +246,13 @@ def test_reports_say_what_is_computed_more_than_once():
     assert first.sent == 2 * (job.size - 1) * 2 * 2 * 5 * 8  # two rows of each neighbor
     assert second.sent == 0
     assert f"x{job.size}x1 (+{first.overlap - 1:.0%})" in str(report)
+    assert (second.memory, second.kept) == (2 * 10 * 5 * 8, 2 * 11 * 5 * 8)  # of rank 0, which has one neighbor
+
+
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize(("ranks_per_node", "overlap", "text"), [(8, 1.0, ""), (1, 22 / 16, ", overlaps of 38%")])
+def test_plans_between_nodes_have_chains(ranks_per_node, overlap, text):
+    machine = distdl.Machine(ranks_per_node=ranks_per_node, node_latency=1e-3)
+    plans = distdl.plans(convolutions(3, 3, 3, 3), (1, 2, 64, 4), most=1000, ranks=4, machine=machine)
+    proposal = next(each for each in plans if [*each.P_x.shape] == [1, 1, 4, 1] and not each.plan)
+    assert (proposal.overlap, str(proposal)) == (overlap, f"[1, 1, 4, 1]{text}")

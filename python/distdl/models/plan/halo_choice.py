@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from distdl.models.capture.node_work import NodeWork
@@ -31,13 +32,16 @@ def chain_where_faster(plan: Plan, chains: HaloChains, machine: Machine, works: 
     places, at = chains.exchanging, 0
     while at < len(places):
         best: Changes = {}, {}
-        longest, saved = at, 0.0
+        longest, saved, before = at, 0.0, -math.inf
         for end in range(at + 1, min(at + _LONGEST_CHAIN, len(places))):
             changes = chains.chained(places[at], places[end])
             each = seconds_of([plan.steps[place] for place in changes[0]], plan, machine, works)
             once = seconds_of([*changes[0].values()], plan, machine, works)
             if once < _MUCH_FASTER * each and each - once > saved:
                 best, longest, saved = changes, end, each - once
+            if each - once < before:  # overlaps grow with the length
+                break
+            before = each - once
         _change(plan, best)
         at = longest + 1
 

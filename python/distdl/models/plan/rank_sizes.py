@@ -15,7 +15,7 @@ from distdl.models.plan.redistribution import Redistribution, received_elements
 from distdl.models.rules.windows import CONVOLUTIONS, TRANSPOSED
 from distdl.nn.conv.halo import SMALLEST
 from distdl.nn.kernels.convolution import takes_slow_kernel
-from distdl.partitions.boxes import box_size
+from distdl.partitions.boxes import box_shape, box_size
 
 _CHANNEL_BLOCK = 16  # channels that kernels for CPUs keep side by side
 
@@ -32,6 +32,8 @@ class RankSizes:
 
     def local_shape(self, value: Value) -> tuple[int, ...]:
         place = self._plan.placement(value)
+        if value in self._plan.overlaps and isinstance(place, Blocks) and self._rank in place.place_of:
+            return box_shape(self._plan.box_within(value, self._rank))
         return place.local_shape(self._rank) if isinstance(place, Blocks) else value.shape
 
     def bytes_of(self, value: Value) -> int:
