@@ -1,14 +1,19 @@
 """What messages and layers cost on GPUs, beside the bus and torch.nn: tests/gpu.sh runs it.
 
-    mpiexec -n 2 python -m mpi4py benchmarks/gpu.py [--mib 64] [--repeats 10]
+    mpiexec -n 2 python -m mpi4py benchmarks/gpu.py [--mib 64] [--repeats 10] [--only messages]
 
-Each rank uses distdl.local_device(), which two ranks may share. Where there is none, it runs on the CPU.
+Each rank uses distdl.local_device(), which two ranks may share. Where there is none, it runs on the CPU; or on the
+device of the tests, with DISTDL_TEST_DEVICE=lagging, and a bus as fast as DISTDL_TEST_DEVICE_BANDWIDTH says.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
+import os
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from mpi4py import MPI
@@ -27,15 +32,20 @@ def main() -> None:
     parser.add_argument("--mib", type=int, default=64, help="of a message (default: %(default)s)")
     parser.add_argument("--size", type=int, default=64, help="the side of a volume (default: %(default)s)")
     parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--only", choices=["messages", "layers"])
     options = parser.parse_args()
     if comm.size % 2:
         raise SystemExit(f"an even number of ranks is needed, these are {comm.size}")
     torch.manual_seed(0)
+    if os.environ.get("DISTDL_TEST_DEVICE") == "lagging":
+        sys.path.append(str(Path(__file__).parents[1] / "tests" / "python"))
+        importlib.import_module("support.lagging").load()
     device = distdl.local_device()
-    rows = {
-        **messages(device, options.mib << 20, options.repeats),
-        **layers(device, options.size, options.repeats),
-    }
+    rows: dict[str, str] = {}
+    if options.only != "layers":
+        rows |= messages(device, options.mib << 20, options.repeats)
+    if options.only != "messages":
+        rows |= layers(device, options.size, options.repeats)
     if comm.rank == 0:
         print(f"{comm.size} ranks, rank 0 on {device}, messages of {options.mib} MiB, volumes of {options.size} cubed")
         width = max(map(len, rows))
@@ -46,7 +56,7 @@ def messages(device: torch.device, nbytes: int, repeats: int) -> dict[str, str]:
     """A message to another rank and one from it, beside what it passes: the bus both ways, and MPI between hosts."""
     other = comm.rank ^ 1
     on_device = torch.ones(nbytes // 4, device=device)
-    on_host = torch.ones(nbytes // 4, pin_memory=device.type == "cuda")
+    on_host = torch.ones(nbytes // 4, pin_memory=device.type != "cpu")
     received = torch.empty_like(on_host)
     P_world = distdl.Partition()
     rotated = P_world.create_partition_inclusive([*range(1, comm.size), 0])

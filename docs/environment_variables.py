@@ -81,6 +81,10 @@ TESTING: dict[str, Variable] = {
         "not set",
         "The device to test: ``lagging``, whose work comes late, or ``cuda``.",
     ),
+    "DISTDL_TEST_DEVICE_BANDWIDTH": (
+        "no limit",
+        "The bytes that its bus carries in a second, each way.",
+    ),
     "DISTDL_TEST_DEVICE_DELAY_US": (
         "not set",
         "The delay of its work; else it comes as late as it may.",

@@ -40,6 +40,7 @@ class Requests {
   MPI_Request* next() { return &pending_.emplace_back(MPI_REQUEST_NULL); }
 
   bool empty() const { return pending_.empty(); }
+  std::size_t size() const { return pending_.size(); }
 
   void wait_all() {
     if (pending_.empty()) return;  // MPI_Waitall may yield the core all the same
@@ -60,12 +61,19 @@ class Requests {
     wait_for(pending_.at(position));
   }
 
+  /// Whether one request is complete, by its position. Messages of this process that are under way go on meanwhile.
+  bool test(std::size_t position) { return is_complete(pending_.at(position)); }
+
  private:
+  static bool is_complete(MPI_Request& request) {
+    int done = 0;
+    check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+    return done != 0;
+  }
+
   static void wait_for(MPI_Request& request) {
     for (int polls = 0; patient() || debugging(); ++polls) {
-      int done = 0;
-      check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
-      if (done != 0) return;
+      if (is_complete(request)) return;
       throw_if_given_up();
       pause(polls);
     }

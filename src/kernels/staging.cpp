@@ -46,12 +46,29 @@ std::vector<at::Tensor> for_sending(std::vector<at::Tensor> all) {
   return all;
 }
 
+CopiesToHost::Copy CopiesToHost::start(const at::Tensor& x) {
+  const c10::impl::VirtualGuardImpl guard(x.device().type());
+  if (!stream_) stream_ = guard.getStreamFromGlobalPool(x.device());
+  c10::Event ready(x.device().type()), done(x.device().type());
+  ready.record(guard.getStream(x.device()));
+  ready.block(*stream_);
+  const c10::StreamGuard beside(*stream_);
+  const auto host = on_the_way_to(x);
+  host.copy_(x, /*non_blocking=*/true);
+  done.record(*stream_);
+  return {x, host, std::move(done)};
+}
+
+at::Tensor packed(const at::Tensor& x) { return x.is_cpu() ? for_sending(x) : contiguous(x); }
+
+at::Tensor on_the_way_to(const at::Tensor& x) { return empty(x.sizes(), host_options(x.options())); }
+
 at::Tensor for_receiving(at::IntArrayRef sizes, const at::TensorOptions& options) {
   return empty(sizes, is_staged(options.device()) ? host_options(options) : options);
 }
 
 at::Tensor delivered(const at::Tensor& arrived, const at::Device& device) {
-  if (!is_staged(device)) return arrived;
+  if (!arrived.is_cpu() || !is_staged(device)) return arrived;
   return copy_region(arrived, empty(arrived.sizes(), arrived.options().device(device).pinned_memory(false)));
 }
 

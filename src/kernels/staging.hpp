@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Event.h>
+#include <c10/core/Stream.h>
 
 #include <functional>
 #include <optional>
@@ -24,6 +25,27 @@ bool is_staged(const at::Device& device);
 at::Tensor for_sending(const at::Tensor& x);
 /// The same for several tensors of a device, with a single wait for its stream.
 std::vector<at::Tensor> for_sending(std::vector<at::Tensor> all);
+
+/// x in contiguous memory on its device, for messages: x itself, or a copy of it.
+at::Tensor packed(const at::Tensor& x);
+
+/// Copies of tensors of a device to pinned memory. They are queued in a stream of their own, behind the work that the
+/// current stream has by then, so that they pass copies to the device, which are queued in the current stream.
+class CopiesToHost {
+ public:
+  struct Copy {
+    at::Tensor from, to;  // kept until the copy is done
+    c10::Event done;
+  };
+  /// Queues the copy of a contiguous tensor.
+  Copy start(const at::Tensor& x);
+
+ private:
+  std::optional<c10::Stream> stream_;
+};
+
+/// A tensor in pinned memory, for what goes on to a device.
+at::Tensor on_the_way_to(const at::Tensor& x);
 
 /// Like empty(), in memory that MPI can write.
 at::Tensor for_receiving(at::IntArrayRef sizes, const at::TensorOptions& options);

@@ -43,18 +43,25 @@ bool Broadcast::can_send_early(const at::Tensor& /*x*/) const {
 
 void Broadcast::send(const at::Tensor& x, Messages& messages) const {
   for (const auto& group : plan_->groups) {
-    if (group.communicator && group.is_root && is_direct(group)) messages.send_to_others(for_sending(x), group.ranks);
+    if (group.communicator && group.is_root && is_direct(group)) messages.send_to_others(packed(x), group.ranks);
   }
 }
 
 at::Tensor Broadcast::apply(const at::Tensor& x, EarlySend early) const {
   const bool keeps_own = std::any_of(plan_->groups.begin(), plan_->groups.end(),
                                      [](const RootedGroup& group) { return group.is_root && group.is_member; });
-  const bool staged = is_staged(x.device());
-  const auto source = for_sending(x);
-  const auto arrived =
-      keeps_own ? at::Tensor() : for_receiving(plan_->at_member.sizes, x.options().dtype(plan_->at_member.dtype));
-  bool is_filled = !staged && !source.is_alias_of(x);  // with a copy of x, which was not contiguous
+  // MPI's collective reads and writes memory of the host.
+  const auto by_mpi = [&](bool at_root) {
+    return std::any_of(plan_->groups.begin(), plan_->groups.end(), [&](const RootedGroup& group) {
+      return group.communicator && group.is_root == at_root && !is_direct(group) && group.communicator->size() > 2;
+    });
+  };
+  const auto source = by_mpi(true) ? for_sending(x) : packed(x);
+  const auto options = x.options().dtype(plan_->at_member.dtype);
+  const auto arrived = keeps_own       ? at::Tensor()
+                       : by_mpi(false) ? for_receiving(plan_->at_member.sizes, options)
+                                       : empty(plan_->at_member.sizes, options);
+  bool is_filled = source.device() == x.device() && !source.is_alias_of(x);  // with a copy of x
   const auto own = !keeps_own ? at::Tensor() : is_filled ? source : empty(x.sizes(), x.options());
   Messages messages(id_->rank_set, early.tag);
   if (!early.sent) send(source, messages);
@@ -71,21 +78,18 @@ at::Tensor Broadcast::apply(const at::Tensor& x, EarlySend early) const {
       continue;
     }
     if (group.communicator->size() == 2) {  // a message takes less time than a collective
-      const int peer = 1 - group.communicator->rank();
       if (!group.is_root) {
-        for (const auto& block : blocks_of(arrived)) {
-          receive(block, peer, kInOrder, *group.communicator, requests);
-        }
+        for (const auto& block : blocks_of(arrived)) messages.receive(block, group.ranks.front());
         continue;
       }
       // Another rank reads huge pages, of which our memory is made, in half of the time. So a large tensor is sent from
       // the root's own copy, each block as soon as it is copied.
       const auto blocks = blocks_of(source);
-      const bool fills = keeps_own && !is_filled && !staged && source.is_cpu() && blocks.size() > 1;
+      const bool fills = keeps_own && !is_filled && x.is_cpu() && blocks.size() > 1;
       const auto copies = fills ? blocks_of(own) : blocks;
       for (std::size_t i = 0; i < blocks.size(); ++i) {
         if (fills) copies[i].copy_(blocks[i]);
-        operators::send(copies[i], peer, kInOrder, *group.communicator, requests);
+        messages.send_to_others(copies[i], group.ranks);
       }
       is_filled |= fills;
       continue;

@@ -1,9 +1,29 @@
 #include "operators/messages.hpp"
 
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <thread>
+
 #include "comm/buffered_send.hpp"
 #include "comm/bytes.hpp"
+#include "comm/progress.hpp"
 
 namespace distdl::operators {
+
+namespace {
+
+constexpr std::int64_t kPieceBytes = 2 << 20;  // takes many times as long as starting to copy and to send it
+constexpr std::int64_t kMaxPieces = 256;       // of a message
+
+/// The pieces in which a contiguous tensor travels.
+std::vector<at::Tensor> pieces_of(const at::Tensor& x) {
+  if (static_cast<std::int64_t>(x.nbytes()) <= kPieceBytes) return {x};
+  const auto size = static_cast<std::int64_t>(x.element_size());
+  return x.view(-1).split(std::max(kPieceBytes / size, (x.numel() + kMaxPieces - 1) / kMaxPieces));
+}
+
+}  // namespace
 
 bool is_buffered(const at::Tensor& x) { return x.is_cpu() && x.nbytes() <= comm::kMaxBuffered; }
 
@@ -27,24 +47,64 @@ void receive(const at::Tensor& x, int rank, int tag, const comm::Communicator& c
               "MPI_Irecv");
 }
 
-void Messages::send(const at::Tensor& x, int rank) {
-  operators::send(x, rank, tag_, *rank_set_.communicator, sending_);
-  if (receivers_ != nullptr) receivers_->push_back(rank);
-}
-
-void Messages::send_to_others(const at::Tensor& x, const std::vector<int>& ranks) {
-  for (const auto rank : ranks) {
-    if (rank != my_rank()) send(x, rank);
+void Messages::send_to_others(const at::Tensor& x, std::vector<int> ranks) {
+  std::erase(ranks, my_rank());
+  if (ranks.empty()) return;
+  for (const auto& piece : pieces_of(x)) {
+    if (x.is_cpu()) {
+      send_piece(piece, ranks);
+    } else {
+      departures_.push_back({copies_.start(piece), ranks});
+    }
   }
+  if (receivers_ != nullptr) receivers_->insert(receivers_->end(), ranks.begin(), ranks.end());
 }
 
 void Messages::receive(const at::Tensor& x, int rank) {
-  operators::receive(x, rank, tag_, *rank_set_.communicator, receiving_);
+  for (const auto& piece : pieces_of(x)) {
+    const auto host = x.is_cpu() ? piece : kernels::on_the_way_to(piece);
+    operators::receive(host, rank, tag_, *rank_set_.communicator, receiving_);
+    arrivals_.push_back({host, piece});
+  }
+  ends_.push_back(arrivals_.size());
+}
+
+void Messages::wait(std::size_t position) {
+  send_copied();
+  while (arrived_ < ends_.at(position)) {
+    receiving_.wait(arrived_);
+    pass_on();
+  }
 }
 
 void Messages::wait_all() {
+  send_copied();
+  if (!ends_.empty() && !arrivals_.front().target.is_cpu()) wait(ends_.size() - 1);
   receiving_.wait_all();
   sending_.wait_all();
+}
+
+void Messages::send_copied() {
+  for (int polls = 0; !departures_.empty(); ++polls) {
+    const auto& [copy, ranks] = departures_.front();
+    if (copy.done.query()) {
+      send_piece(copy.to, ranks);
+      departures_.pop_front();
+      polls = 0;
+    }
+    if (!sending_.empty()) sending_.test(sending_.size() - 1);  // which lets it go on
+    if (arrived_ < arrivals_.size() && receiving_.test(arrived_)) pass_on();
+    comm::patient() ? comm::pause(polls) : std::this_thread::yield();
+  }
+}
+
+void Messages::send_piece(const at::Tensor& x, const std::vector<int>& ranks) {
+  for (const auto rank : ranks) operators::send(x, rank, tag_, *rank_set_.communicator, sending_);
+}
+
+void Messages::pass_on() {
+  const auto& [host, target] = arrivals_[arrived_++];
+  if (!target.is_cpu()) target.copy_(host, /*non_blocking=*/true);
 }
 
 }  // namespace distdl::operators

@@ -3,10 +3,15 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
+#include <deque>
+#include <vector>
+
 #include "agreement/early_send.hpp"
 #include "agreement/rank_set.hpp"
 #include "comm/communicator.hpp"
 #include "comm/requests.hpp"
+#include "kernels/staging.hpp"
 
 namespace distdl::operators {
 
@@ -20,6 +25,10 @@ void send(const at::Tensor& x, int rank, int tag, const comm::Communicator& comm
 void receive(const at::Tensor& x, int rank, int tag, const comm::Communicator& communicator, comm::Requests& requests);
 
 /// The messages of one call between ranks of a set, over the communicator of the set, which numbers them.
+///
+/// Their tensors are on the host or on a device. Large messages travel in pieces, so that what comes from a device is
+/// copied to the host, sent, and copied to the other device at the same time. Both ranks cut a message alike: by its
+/// size alone, for either rank may have its tensor on a device.
 class Messages {
  public:
   /// `receivers`, if there are any, gets the rank that each message goes to.
@@ -27,24 +36,44 @@ class Messages {
                     std::vector<int>* receivers = nullptr)
       : rank_set_(rank_set), tag_(tag), receivers_(receivers) {}
 
-  /// Starts to send a contiguous tensor.
-  void send(const at::Tensor& x, int rank);
-  void send_to_others(const at::Tensor& x, const std::vector<int>& ranks);
+  /// Starts to send a contiguous tensor. From a device it leaves in wait() and wait_all().
+  void send(const at::Tensor& x, int rank) { send_to_others(x, {rank}); }
+  void send_to_others(const at::Tensor& x, std::vector<int> ranks);
   /// Starts to receive into a contiguous tensor.
   void receive(const at::Tensor& x, int rank);
 
-  /// Waits for a message that is received, by its position.
-  void wait(std::size_t position) { receiving_.wait(position); }
+  /// Waits for a message that is received, by its position, and for those before it. To a device, its copy is queued.
+  void wait(std::size_t position);
   /// Waits for all messages that are received and sent.
   void wait_all();
 
   int my_rank() const { return rank_set_.communicator->rank(); }
 
  private:
+  struct Departure {
+    kernels::CopiesToHost::Copy copy;
+    std::vector<int> ranks;
+  };
+  struct Arrival {
+    at::Tensor host, target;
+  };
+
+  /// Sends each piece when it has been copied from the device, and lets those that have arrived go on to it.
+  void send_copied();
+  void send_piece(const at::Tensor& x, const std::vector<int>& ranks);
+  /// Lets the next piece, which has arrived, go on to the device.
+  void pass_on();
+
   const agreement::RankSet& rank_set_;
   int tag_;
   std::vector<int>* receivers_;
   comm::Requests receiving_, sending_;
+
+  kernels::CopiesToHost copies_;
+  std::deque<Departure> departures_;  // pieces that are copied from the device
+  std::vector<Arrival> arrivals_;     // pieces that are received, in the order of their requests
+  std::vector<std::size_t> ends_;     // of messages that are received, among the pieces
+  std::size_t arrived_ = 0;           // pieces
 };
 
 }  // namespace distdl::operators

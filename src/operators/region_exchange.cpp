@@ -68,20 +68,10 @@ bool RegionExchange::can_send_early(const at::Tensor& x) const {
 }
 
 void RegionExchange::send(const at::Tensor& x, Messages& messages) const {
-  std::vector<at::Tensor> regions;
-  std::vector<int> ranks;
   for (const auto& [rank, region] : from_->messages) {
     if (rank == id_->rank_set.communicator->rank()) continue;
-    const auto view = view_of(x, region);
-    if (x.is_cpu()) {  // each leaves while the next is copied
-      messages.send(for_sending(view), rank);
-    } else {
-      regions.push_back(view);
-      ranks.push_back(rank);
-    }
+    messages.send(packed(view_of(x, region)), rank);  // each leaves while the next is packed
   }
-  const auto staged = for_sending(std::move(regions));
-  for (std::size_t i = 0; i < ranks.size(); ++i) messages.send(staged[i], ranks[i]);
 }
 
 at::Tensor RegionExchange::apply(const at::Tensor& x, EarlySend early) const {
@@ -103,9 +93,8 @@ at::Tensor RegionExchange::apply(const at::Tensor& x, EarlySend early) const {
   for (const auto& message : to_->messages) {
     if (message.rank == comm.rank()) continue;
     regions.push_back(view_of(result, message.region));
-    const bool direct = !sums && regions.back().is_contiguous() && !is_staged(x.device());
-    arrivals.push_back(direct ? regions.back()
-                              : for_receiving(geometry::shape_of(message.region), options.dtype(dtype)));
+    const bool direct = !sums && regions.back().is_contiguous() && !(x.is_cpu() && is_staged(x.device()));
+    arrivals.push_back(direct ? regions.back() : empty(geometry::shape_of(message.region), options.dtype(dtype)));
     messages.receive(arrivals.back(), message.rank);
   }
   if (!early.sent) send(x, messages);
@@ -128,7 +117,7 @@ at::Tensor RegionExchange::apply(const at::Tensor& x, EarlySend early) const {
   for (std::size_t i = 0; i < regions.size(); ++i) {
     messages.wait(i);
     if (sums) {
-      add(regions[i], delivered(arrivals[i], x.device()), regions[i]);
+      add(regions[i], arrivals[i], regions[i]);
     } else if (!arrivals[i].is_same(regions[i])) {
       copy_region(arrivals[i], regions[i]);
     }

@@ -97,8 +97,9 @@ Tensor copy_from(const Tensor& from, const Tensor& to, bool non_blocking) {
   const Below below;
   const auto& here = is_here(to) ? to : from;
   const auto stream = stream_of(here);
-  const auto copy = [stream](const Tensor& source, const Tensor& target) {
-    enqueue(stream, [source, target] { target.copy_(source); });
+  const auto bus = !is_here(from) ? Bus::to_device : !is_here(to) ? Bus::to_host : Bus::none;
+  const auto copy = [stream, bus](const Tensor& source, const Tensor& target) {
+    enqueue(stream, [source, target] { target.copy_(source); }, bus, target.nbytes());
     return now(stream);
   };
   if (is_here(from) && is_here(to)) {

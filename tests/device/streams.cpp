@@ -1,5 +1,6 @@
 #include "streams.hpp"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -16,14 +17,18 @@ namespace lagging {
 
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 struct Item {
   std::function<void()> work;  // empty where the stream waits
   Moment awaited;
+  Clock::time_point due;  // it is not done before
 };
 
 struct Stream {
   std::deque<Item> items;
   std::uint64_t queued = 0, done = 0;
+  Clock::time_point due;  // of what was queued last
 };
 
 thread_local int falling_back = 0;
@@ -33,6 +38,7 @@ class Worker {
  public:
   Worker() {
     if (const auto* const delay = std::getenv("DISTDL_TEST_DEVICE_DELAY_US")) delay_ = std::atoll(delay);
+    if (const auto* const rate = std::getenv("DISTDL_TEST_DEVICE_BANDWIDTH")) bytes_per_second_ = std::atof(rate);
     std::thread([this] { work(); }).detach();
   }
 
@@ -47,9 +53,16 @@ class Worker {
     called_.notify_one();
   }
 
-  void enqueue(int stream, Item item) {
+  void enqueue(int stream, Item item, Bus bus, std::size_t bytes) {
     const std::lock_guard lock(mutex_);
     auto& of = streams_.at(stream);
+    if (!item.work) of.due = std::max(of.due, streams_.at(item.awaited.stream).due);
+    if (bus != Bus::none && bytes_per_second_ > 0) {
+      const std::chrono::duration<double> time(bytes / bytes_per_second_);
+      auto& free = free_.at(static_cast<std::size_t>(bus));
+      free = of.due = std::max({Clock::now(), of.due, free}) + std::chrono::duration_cast<Clock::duration>(time);
+    }
+    item.due = of.due;
     of.items.push_back(std::move(item));
     ++of.queued;
   }
@@ -82,6 +95,7 @@ class Worker {
   bool is_done(Moment moment) const { return streams_.at(moment.stream).done >= moment.position; }
 
   void call(Moment moment) {
+    if (!calls_.empty() && calls_.back() == moment) return;
     calls_.push_back(moment);
     called_.notify_one();
   }
@@ -118,6 +132,7 @@ class Worker {
         std::exception_ptr error;
         lock.unlock();
         try {
+          std::this_thread::sleep_until(item->due);
           item->work();
         } catch (...) {
           error = std::current_exception();
@@ -139,6 +154,8 @@ class Worker {
   std::deque<Moment> calls_;
   Schedule schedule_ = Schedule::late;
   std::int64_t delay_ = 0;
+  double bytes_per_second_ = 0;            // 0: the bus takes no time
+  std::array<Clock::time_point, 3> free_;  // when each direction of the bus is
   std::exception_ptr error_;
 };
 
@@ -153,9 +170,11 @@ Worker& worker() {
 void set_schedule(Schedule schedule) { worker().set_schedule(schedule); }
 void set_delay(std::int64_t microseconds) { worker().set_delay(microseconds); }
 
-void enqueue(int stream, std::function<void()> work) { worker().enqueue(stream, {std::move(work), {}}); }
+void enqueue(int stream, std::function<void()> work, Bus bus, std::size_t bytes) {
+  worker().enqueue(stream, {std::move(work), {}, {}}, bus, bytes);
+}
 void enqueue_wait(int stream, Moment moment) {
-  if (moment.stream != stream) worker().enqueue(stream, {{}, moment});
+  if (moment.stream != stream) worker().enqueue(stream, {{}, moment, {}}, Bus::none, 0);
 }
 Moment now(int stream) { return worker().now(stream); }
 

@@ -4,6 +4,7 @@
 // missing shows if the stream that is read runs first, or if it runs last: there is a schedule for either.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 
@@ -15,6 +16,7 @@ constexpr int kDevices = 2, kStreams = 64;  // the streams of device d have the 
 struct Moment {
   int stream = 0;
   std::uint64_t position = 0;
+  bool operator==(const Moment&) const = default;
 };
 
 enum class Schedule {
@@ -25,7 +27,10 @@ void set_schedule(Schedule schedule);
 /// Lets all that is queued run after so many microseconds, as on a device that takes its time; never, if it is 0.
 void set_delay(std::int64_t microseconds);
 
-void enqueue(int stream, std::function<void()> work);
+/// A copy over the bus takes the time of so many bytes, one after the other in each direction, as
+/// DISTDL_TEST_DEVICE_BANDWIDTH says.
+enum class Bus { none, to_host, to_device };
+void enqueue(int stream, std::function<void()> work, Bus bus = Bus::none, std::size_t bytes = 0);
 /// Lets the stream wait for the moment of another stream.
 void enqueue_wait(int stream, Moment moment);
 Moment now(int stream);

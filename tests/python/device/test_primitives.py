@@ -5,9 +5,11 @@ import gc
 import pytest
 import torch
 
-from support.cases import CASES
+from support.cases import CASES, LARGE_CASES
 from support.ranks import job
 from support.tensors import same_bits, values
+
+ALL_CASES = {**CASES, **LARGE_CASES}
 
 
 def halves(layer):
@@ -22,7 +24,7 @@ def derivatives(function, x, weight):
     return y, first, *torch.autograd.grad(first.square().sum(), x)
 
 
-@pytest.mark.parametrize("make", CASES.values(), ids=CASES)
+@pytest.mark.parametrize("make", ALL_CASES.values(), ids=ALL_CASES)
 @pytest.mark.parametrize("way", [lambda layer: layer, halves], ids=["call", "halves"])
 def test_bits_of_the_cpu(P_world, make, way, device):
     case = make(P_world)
@@ -34,7 +36,7 @@ def test_bits_of_the_cpu(P_world, make, way, device):
     assert all(same_bits(y.cpu(), z) for y, z in zip(results, expected, strict=True))
 
 
-@pytest.mark.parametrize("make", CASES.values(), ids=CASES)
+@pytest.mark.parametrize("make", ALL_CASES.values(), ids=ALL_CASES)
 def test_memory_that_is_dropped_while_streams_use_it(P_world, make, device):
     """The input, before the result is waited for in another stream; and the result, after its use is queued."""
     case = make(P_world)

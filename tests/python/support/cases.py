@@ -161,3 +161,34 @@ CASES: dict[str, Callable[[Partition], Case]] = {
         repartition_fewer_elements, halo_uneven, halo_wide, halo_periodic, halo_cut,
     )
 }  # fmt: skip
+
+
+def large_repartition(P: Partition) -> Case:
+    """Strided blocks."""
+    P_x = grid(P, [P.size, 1])
+    return Case(dnn.Repartition(P_x, grid(P, [1, P.size])), _blocks(P_x, (1201, 1403)))
+
+
+def large_scatter(P: Partition) -> Case:
+    """Blocks that arrive in place, from the last rank to the others."""
+    P_x, P_y = grid(P, [1], [P.size - 1]), grid(P, [max(P.size - 1, 1)])
+    return Case(dnn.Repartition(P_x, P_y), _blocks(P_x, (1500001,)))
+
+
+def large_halos(P: Partition) -> Case:
+    """Two messages to the same neighbor, where there are two ranks."""
+    P_x = grid(P, [1, P.size])
+    exchange = dnn.HaloExchange(P_x, [0, (501, 402)], periodic=[False, True])
+    return Case(exchange, _blocks(P_x, (701, 601 * P.size)))
+
+
+def large_broadcast(P: Partition) -> Case:
+    """From one rank to all others."""
+    P_x, P_y = grid(P, [1], [P.size - 1]), grid(P, [max(P.size - 1, 1)])
+    return Case(dnn.Broadcast(P_x, P_y), _everyones(P_x, (401, 1001)))
+
+
+# Operators whose messages travel in pieces.
+LARGE_CASES: dict[str, Callable[[Partition], Case]] = {
+    make.__name__: make for make in (large_repartition, large_scatter, large_halos, large_broadcast)
+}
