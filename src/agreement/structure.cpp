@@ -104,6 +104,10 @@ GlobalStructure::GlobalStructure(std::size_t ranks, const std::function<Structur
   }
 }
 
+bool GlobalStructure::uses_devices() const {
+  return std::ranges::any_of(distinct_, [](const auto& tensor) { return tensor.device != c10::DeviceType::CPU; });
+}
+
 Gathered gather(const RankSet& rank_set, std::vector<Structure> own, Derivatives derivatives) {
   std::ranges::for_each(own, refuse_dims);
   std::vector<Record> own_records;

@@ -49,6 +49,8 @@ class GlobalStructure {
   const Structure& operator[](std::size_t rank) const { return distinct_[which_[rank]]; }
   const Structure& at(std::size_t rank) const { return distinct_[which_.at(rank)]; }
   bool operator==(const GlobalStructure&) const = default;
+  /// Whether any rank's tensor is on a device.
+  bool uses_devices() const;
 
  private:
   std::vector<Structure> distinct_;  // in the order in which ranks first have them

@@ -16,13 +16,6 @@ namespace {
 constexpr std::int64_t kPieceBytes = 2 << 20;  // takes many times as long as starting to copy and to send it
 constexpr std::int64_t kMaxPieces = 256;       // of a message
 
-/// The pieces in which a contiguous tensor travels.
-std::vector<at::Tensor> pieces_of(const at::Tensor& x) {
-  if (static_cast<std::int64_t>(x.nbytes()) <= kPieceBytes) return {x};
-  const auto size = static_cast<std::int64_t>(x.element_size());
-  return x.view(-1).split(std::max(kPieceBytes / size, (x.numel() + kMaxPieces - 1) / kMaxPieces));
-}
-
 }  // namespace
 
 bool is_buffered(const at::Tensor& x) { return x.is_cpu() && x.nbytes() <= comm::kMaxBuffered; }
@@ -82,6 +75,12 @@ void Messages::wait_all() {
   if (!ends_.empty() && !arrivals_.front().target.is_cpu()) wait(ends_.size() - 1);
   receiving_.wait_all();
   sending_.wait_all();
+}
+
+std::vector<at::Tensor> Messages::pieces_of(const at::Tensor& x) const {
+  if (!in_pieces_ || static_cast<std::int64_t>(x.nbytes()) <= kPieceBytes) return {x};
+  const auto size = static_cast<std::int64_t>(x.element_size());
+  return x.view(-1).split(std::max(kPieceBytes / size, (x.numel() + kMaxPieces - 1) / kMaxPieces));
 }
 
 void Messages::send_copied() {

@@ -26,15 +26,14 @@ void receive(const at::Tensor& x, int rank, int tag, const comm::Communicator& c
 
 /// The messages of one call between ranks of a set, over the communicator of the set, which numbers them.
 ///
-/// Their tensors are on the host or on a device. Large messages travel in pieces, so that what comes from a device is
-/// copied to the host, sent, and copied to the other device at the same time. Both ranks cut a message alike: by its
-/// size alone, for either rank may have its tensor on a device.
+/// Their tensors are on the host or on a device. In pieces, large messages are copied from a device, sent, and copied to
+/// the other device at the same time. Both ranks have to cut alike, also where one of them has its tensor on the host.
 class Messages {
  public:
   /// `receivers`, if there are any, gets the rank that each message goes to.
   explicit Messages(const agreement::RankSet& rank_set, int tag = agreement::kInOrder,
-                    std::vector<int>* receivers = nullptr)
-      : rank_set_(rank_set), tag_(tag), receivers_(receivers) {}
+                    std::vector<int>* receivers = nullptr, bool in_pieces = false)
+      : rank_set_(rank_set), tag_(tag), receivers_(receivers), in_pieces_(in_pieces) {}
 
   /// Starts to send a contiguous tensor. From a device it leaves in wait() and wait_all().
   void send(const at::Tensor& x, int rank) { send_to_others(x, {rank}); }
@@ -58,6 +57,8 @@ class Messages {
     at::Tensor host, target;
   };
 
+  /// The pieces in which a contiguous tensor travels.
+  std::vector<at::Tensor> pieces_of(const at::Tensor& x) const;
   /// Sends each piece when it has been copied from the device, and lets those that have arrived go on to it.
   void send_copied();
   void send_piece(const at::Tensor& x, const std::vector<int>& ranks);
@@ -67,6 +68,7 @@ class Messages {
   const agreement::RankSet& rank_set_;
   int tag_;
   std::vector<int>* receivers_;
+  bool in_pieces_;
   comm::Requests receiving_, sending_;
 
   kernels::CopiesToHost copies_;

@@ -88,7 +88,7 @@ at::Tensor RegionExchange::apply(const at::Tensor& x, EarlySend early) const {
       basis ? empty(to_->local.sizes, in_order) : filled_around(covered(*to_), to_->local.sizes, fill_, in_order);
 
   // Boxes that are contiguous in memory travel from and to where they are; others through a buffer.
-  Messages messages(id_->rank_set, early.tag);
+  Messages messages(id_->rank_set, early.tag, nullptr, in_pieces_);
   std::vector<at::Tensor> regions, arrivals, to_myself;
   for (const auto& message : to_->messages) {
     if (message.rank == comm.rank()) continue;
@@ -142,7 +142,7 @@ Traffic RegionExchange::count_traffic(const at::Tensor& x) const {
 }
 
 OperatorPtr RegionExchange::make_adjoint() const {
-  return c10::make_intrusive<RegionExchange>(id_, !is_adjoint_, to_, from_, 0.0, same_ranks_);
+  return c10::make_intrusive<RegionExchange>(id_, !is_adjoint_, to_, from_, 0.0, same_ranks_, in_pieces_);
 }
 
 ExchangePrimitive::ExchangePrimitive(std::string name, MPI_Comm root, const Partition& x, const Partition& y,
@@ -173,7 +173,8 @@ OperatorPtr ExchangePrimitive::plan(const GlobalStructure& structure) {
   from->local.sizes = structure[my_rank()].sizes;
   to->local.sizes = y_.own ? exchange.output_shape : zero_volume(structure[my_rank()], preserve_batch_);
   from->overlapping = !unique() && !geometry::disjoint(exchange.sends);
-  return c10::make_intrusive<RegionExchange>(id_, false, from, to, fill_, x_.ranks == y_.ranks);
+  return c10::make_intrusive<RegionExchange>(id_, false, from, to, fill_, x_.ranks == y_.ranks,
+                                              structure.uses_devices());
 }
 
 }  // namespace distdl::operators

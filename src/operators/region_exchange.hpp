@@ -27,14 +27,16 @@ class RegionExchange final : public LinearOperator {
   using SidePtr = std::shared_ptr<const Side>;
 
   /// Elements of the target that nothing arrives for are filled. With `same_ranks` each rank has a block on both sides
-  /// or on neither; then the result has the input's order of memory, contiguous or channels-last.
+  /// or on neither; then the result has the input's order of memory, contiguous or channels-last. `in_pieces`: see
+  /// Messages.
   RegionExchange(std::shared_ptr<const OperatorId> id, bool is_adjoint, SidePtr from, SidePtr to, double fill,
-                 bool same_ranks)
+                 bool same_ranks, bool in_pieces)
       : LinearOperator(std::move(id), is_adjoint),
         from_(std::move(from)),
         to_(std::move(to)),
         fill_(fill),
-        same_ranks_(same_ranks) {}
+        same_ranks_(same_ranks),
+        in_pieces_(in_pieces) {}
 
   at::Tensor apply(const at::Tensor& x, EarlySend early) const override;
   bool can_send_early(const at::Tensor& x) const override;
@@ -46,7 +48,7 @@ class RegionExchange final : public LinearOperator {
  private:
   SidePtr from_, to_;
   double fill_;
-  bool same_ranks_;
+  bool same_ranks_, in_pieces_;
 };
 
 /// The exchange in which the workers of x, which hold `blocks`, send to the workers of y what the latter want.

@@ -42,9 +42,10 @@ OperatorPtr RowExchange::between(const at::Tensor& x, const std::vector<std::int
     throw std::invalid_argument(id_->name + ": the numbers of rows that are sent and received do not fit the ranks");
   }
   comm::refuse_abandoned(*id_->rank_set.communicator);
+  // Not in pieces: no rank knows whether others use devices.
   const auto arriving = std::accumulate(received.begin(), received.end(), std::int64_t{0});
   return c10::make_intrusive<RegionExchange>(id_, false, side(x, x.size(0), sent, places_),
-                                             side(x, arriving, received, places_), 0.0, true);
+                                             side(x, arriving, received, places_), 0.0, true, false);
 }
 
 }  // namespace distdl::operators
