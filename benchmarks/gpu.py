@@ -88,8 +88,8 @@ def messages(device: torch.device, nbytes: int, repeats: int) -> dict[str, str]:
     rows = {name: f"{1e3 * time:9.2f} ms  {nbytes / time / 1e9:7.1f} GB/s" for name, time in seconds.items()}
     for name in ("products of matrices", "Repartition from start to wait, with products between"):
         rows[name] = f"{1e3 * seconds[name]:9.2f} ms"
-    slowest = max(seconds[name] for name in ("device to host", "MPI between hosts", "host to device"))
-    rows["Repartition"] += f", {seconds['Repartition'] / slowest:.2f} of the slowest of the three"
+    bound = max(seconds[name] for name in ("device to host", "MPI between hosts", "host to device"))
+    rows["Repartition"] += f", {seconds['Repartition'] / bound:.2f} of the slowest of the three"
     return rows
 
 

@@ -26,8 +26,9 @@ void receive(const at::Tensor& x, int rank, int tag, const comm::Communicator& c
 
 /// The messages of one call between ranks of a set, over the communicator of the set, which numbers them.
 ///
-/// Their tensors are on the host or on a device. In pieces, large messages are copied from a device, sent, and copied to
-/// the other device at the same time. Both ranks have to cut alike, also where one of them has its tensor on the host.
+/// Their tensors are on the host or on a device. In pieces, large messages are copied from a device, sent, and copied
+/// to the other device at the same time. Both ranks have to cut alike, also where one of them has its tensor on the
+/// host.
 class Messages {
  public:
   /// `receivers`, if there are any, gets the rank that each message goes to.

@@ -174,7 +174,7 @@ OperatorPtr ExchangePrimitive::plan(const GlobalStructure& structure) {
   to->local.sizes = y_.own ? exchange.output_shape : zero_volume(structure[my_rank()], preserve_batch_);
   from->overlapping = !unique() && !geometry::disjoint(exchange.sends);
   return c10::make_intrusive<RegionExchange>(id_, false, from, to, fill_, x_.ranks == y_.ranks,
-                                              structure.uses_devices());
+                                             structure.uses_devices());
 }
 
 }  // namespace distdl::operators
