@@ -211,8 +211,8 @@ bool LayerAgreement::agree(LayerFacts facts) {
     sizes_are_in_question_ = agreed.any_compiled && change == Change::structure;
     if (outer != nullptr) agreement_.memory().remember(outer->generation);
   }
-  // Without the structure check, the other ranks have not heard of changed derivatives. As local_ still has the old
-  // ones, the next vote tells them.
+  // Without the structure check, the other ranks have not heard of changed derivatives. local_ keeps the old
+  // derivatives, so that the next vote still finds the change.
   if (structure_check() || change == Change::structure) local_ = now;
   if (change != Change::none) generation_ = new_generation();
   if (facts.broadcast) broadcast_ = received ? *received : receive_broadcast(*facts.broadcast);

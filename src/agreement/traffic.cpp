@@ -35,7 +35,11 @@ void Counter::count(const Traffic& traffic, std::int64_t calls) {
 
 Statistics Counter::sums() const {
   const std::chrono::duration<double> waited = std::chrono::nanoseconds(waited_);
-  return {calls_, messages_, bytes_sent_, bytes_received_, waited.count()};
+  return {.calls = calls_,
+          .messages = messages_,
+          .bytes_sent = bytes_sent_,
+          .bytes_received = bytes_received_,
+          .seconds_waited = waited.count()};
 }
 
 void Counter::reset() { calls_ = messages_ = bytes_sent_ = bytes_received_ = waited_ = 0; }

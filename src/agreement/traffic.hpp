@@ -12,8 +12,8 @@
 
 namespace distdl::agreement {
 
-/// The messages of one application of an operator on this rank, as if every two ranks sent each other directly what
-/// they need, in the dtype of the tensor. MPI's collectives may cut and route the data otherwise.
+/// The messages of one application of an operator on this rank, as if each rank sent the data that another one
+/// needs directly, in the dtype of the tensor. MPI's collectives may cut and route the data otherwise.
 struct Traffic {
   std::set<int> peers = {};   // as the user counts ranks
   std::int64_t messages = 0;  // sent

@@ -94,7 +94,7 @@ void bind_agreement(py::module_& m) {
             return self.compare(what, text);
           },
           py::arg("what"), py::arg("text"),
-          "(all ranks brought the same text, otherwise all texts by rank). Collective.")
+          "(whether all ranks passed the same text, otherwise all texts by rank). Collective.")
       .def(
           "gather",
           [](const HostExchange& self, const std::string& bytes) {

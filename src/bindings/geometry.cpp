@@ -189,7 +189,8 @@ void bind_geometry(py::module_& m) {
           "padding", [](const geometry::Window& window) { return Pair{window.padding_left, window.padding_right}; },
           "(left, right).")
       .def("reach", &geometry::Window::reach, "From the first to the last input of a window, these included.");
-  bind_resizing<geometry::TransposedWindow>(m, "TransposedWindow", "A window of a transposed convolution, likewise.")
+  bind_resizing<geometry::TransposedWindow>(m, "TransposedWindow",
+                                            "A window of a transposed convolution along one dimension.")
       .def(py::init<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t>(), py::arg("kernel"),
            py::arg("stride"), py::arg("padding"), py::arg("dilation"), py::arg("output_padding"))
       .def("reach", &geometry::TransposedWindow::reach, "How far apart the first and the last output of an input are.")

@@ -47,7 +47,8 @@ Surroundings surroundings_of(MPI_Comm handle) {
   check(MPI_Allreduce(MPI_IN_PLACE, largest.data(), static_cast<int>(largest.size()), MPI_INT64_T, MPI_MAX, handle),
         "MPI_Allreduce");
   const bool several = largest[0] != -largest[1];
-  return {largest[2] != 0 || (largest[3] == 0 && several), largest[4] == -largest[5]};
+  return {.several_hosts = largest[2] != 0 || (largest[3] == 0 && several),
+          .same_debugging = largest[4] == -largest[5]};
 }
 
 /// Throws where MPI would end the process: a communicator is used after its end, or after MPI's own.

@@ -14,7 +14,9 @@ inline constexpr int kVoteTag = 4245;
 
 /// Numbers of which all ranks learn the maximum, and bits of which they learn the union.
 struct Maxima {
-  std::array<std::int64_t, 5> numbers{};
+  static constexpr std::size_t kNumbers = 5;  // see vote.cpp
+
+  std::array<std::int64_t, kNumbers> numbers{};
   std::uint32_t flags = 0;   // the caller's
   std::uint32_t states = 0;  // the vote's own
 

@@ -29,10 +29,11 @@ constexpr int kPollsWithoutPause = 20;
 // A poll of TCP takes several microseconds from the thread that computes on this core, so polls of a long message
 // become rarer (measured by benchmarks/overlap.py --wire).
 constexpr std::chrono::microseconds kShortestPause{5};
-constexpr int kDoublings = 7;  // to 640 microseconds
+constexpr int kDoublings = 7;                // to 640 microseconds
+constexpr unsigned long kTimerSlack = 1000;  // ns
 
 /// Wakes this thread when its pause is over, not up to 50 microseconds later.
-void shorten_pauses() { prctl(PR_SET_TIMERSLACK, 1000UL); }  // ns
+void shorten_pauses() { prctl(PR_SET_TIMERSLACK, kTimerSlack); }
 
 }  // namespace
 

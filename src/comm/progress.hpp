@@ -13,8 +13,8 @@ class Progress;
 using ProgressPtr = std::shared_ptr<Progress>;
 ProgressPtr progress_of_this_thread();
 
-/// While it lives, this thread's operations queue up with those of another thread, on whose behalf this thread works. A
-/// backward pass, for example, may run in several threads.
+/// While it lives, this thread's operations queue up with those of another thread, on whose behalf this thread works:
+/// what a program starts in one thread may go on in others.
 class InPlaceOf {
  public:
   explicit InPlaceOf(ProgressPtr other);

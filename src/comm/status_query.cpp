@@ -106,8 +106,8 @@ std::vector<int> first_ranks(const Communicator& communicator) {
   return ranks;
 }
 
-/// Whether another rank has just asked on the same communicator.
-bool was_asked_before(const ReceivedQuery& received) {
+/// Notes who asks. Returns whether another rank has just asked on the same communicator.
+bool note_asking_rank(const ReceivedQuery& received) {
   struct Asked {
     int rank;
     std::chrono::steady_clock::time_point time;
@@ -143,7 +143,7 @@ void answer_status_queries(const DescribeStatus& describe) {
   for (const auto& received : open) {
     message.query = received.query;
     message.awaiting = status.awaiting.contains(received.communicator);
-    message.asked_before = was_asked_before(received);
+    message.asked_before = note_asking_rank(received);
     with_usable(received.communicator, [&] { post(*received.communicator, received.rank, kReply, message); });
   }
 }

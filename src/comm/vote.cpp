@@ -15,6 +15,7 @@ namespace {
 /// The places of the numbers that travel. All ranks have the same number if the maximum of its negative is the negative
 /// of its maximum.
 enum Number : std::size_t { kCall, kMinusCall, kValue, kMinusValue, kBroadcast };
+static_assert(kBroadcast + 1 == Maxima::kNumbers);
 
 /// The state of any rank, as bits.
 enum State : std::uint32_t {
@@ -47,7 +48,7 @@ bool sent_early(const Ballot& ballot, int tag, std::vector<int>& receivers) {
   return true;
 }
 
-/// Decides whether all ranks throw, and no other function does.
+/// Decides what the ranks disagree on, and no other function does.
 Disagreement disagreement_of(const Maxima& maxima, std::uint32_t exclusive) {
   const auto& numbers = maxima.numbers;
   if ((maxima.states & kOutOfStep) != 0) return Disagreement::step;

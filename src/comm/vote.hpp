@@ -35,7 +35,8 @@ struct Ballot {
   bool early = true;            // whether it is called
 };
 
-/// The reason for which all ranks throw after a vote: the first in this order.
+/// What the ranks disagree on: the first in this order. All ranks learn the same, and discard early messages of the
+/// call.
 enum class Disagreement {
   none,
   step,   // an earlier call failed in its middle on some ranks: see fall_out_of_step()

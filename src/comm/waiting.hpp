@@ -22,7 +22,7 @@ inline thread_local std::chrono::nanoseconds waited{0};
 inline constexpr const char* kEndOfProgram = "the end of the program";
 inline constexpr const char* kEndOfCell = "the end of a cell";  // of a notebook
 
-/// An operation as its caller describes it: "Repartition number 4, backward".
+/// An operation as its caller describes it: "Repartition number 4".
 struct Call {
   std::string_view name;
   std::int64_t number = 0;                     // 0: it has none

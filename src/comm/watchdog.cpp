@@ -124,7 +124,7 @@ class Watchdog {
       }
       try {
         if (asks_) answer_status_queries(&described_process);
-        for (const auto& wait : overdue()) report(wait);
+        for (const auto& wait : note_waits()) report(wait);
       } catch (const std::exception&) {
         asks_ = false;  // MPI is in no state to be asked
       }
@@ -139,8 +139,9 @@ class Watchdog {
         std::clamp<std::chrono::duration<double>>(sleep, kMinSleep, kMaxSleep));
   }
 
-  /// The waits that are due for a report: after the set number of seconds, then after twice as many, and so on.
-  std::vector<Wait> overdue() {
+  /// Notes the waits that have begun. Returns those that are due for a report: after the set number of seconds, then
+  /// after twice as many, and so on.
+  std::vector<Wait> note_waits() {
     const auto limit = settings().seconds;
     std::vector<Wait> result;
     if (limit <= 0) return result;
@@ -153,7 +154,8 @@ class Watchdog {
       of_wait = since;
       if (std::chrono::duration<double>(now - Clock::duration(since)).count() < limit * times) return;
       const std::lock_guard lock(thread.mutex);
-      if (!thread.activity.at_end()) result.push_back({thread.id, since, thread.activity, thread.awaited});
+      if (!thread.activity.at_end())
+        result.push_back({.thread = thread.id, .since = since, .activity = thread.activity, .awaited = thread.awaited});
     });
     return result;
   }

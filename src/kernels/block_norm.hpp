@@ -24,8 +24,8 @@ struct Normalized {
   at::Tensor result, mean, squares;  // the last two of the groups, without derivatives
 };
 
-/// (x - mean) / sqrt(variance + eps) * weight + bias, by channel. Channels have weights and biases by turns: channel c
-/// the one at c modulo their number.
+/// (x - mean) / sqrt(variance + eps) * weight + bias, by channel. Channels take weights and biases by turns: channel c
+/// has the weight at index c modulo the number of weights.
 ///
 /// The mean, rounded to the precision of x, is subtracted before the product: a mean much larger than the deviations
 /// causes no error.

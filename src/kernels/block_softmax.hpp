@@ -33,7 +33,7 @@ void finish(Softmax kind, const at::Tensor& x, std::int64_t axis, const at::Tens
 
 /// The sums along the axis that the gradient of x needs of all workers, from the gradient of the result y.
 at::Tensor sums_of_gradient(Softmax kind, const at::Tensor& gradient, const at::Tensor& y, std::int64_t axis);
-/// The gradient of x. `sums` are those of all workers.
+/// The gradient of x, from the sums of the gradients of all workers.
 at::Tensor gradient_of_input(Softmax kind, const at::Tensor& gradient, const at::Tensor& y, const at::Tensor& sums,
                              std::int64_t axis);
 

@@ -104,7 +104,7 @@ bool are_bytes(const at::Tensor& from, const at::Tensor& to) {
 }  // namespace
 
 const at::Tensor& copy_region(const at::Tensor& from, const at::Tensor& to) {
-  // What a device reads later stays until then, as pinned memory does; nobody writes to it meanwhile.
+  // A device may read later. The memory stays until then, as pinned memory does, and is not written meanwhile.
   if (!are_bytes(from, to)) return to.copy_(from, /*non_blocking=*/!to.is_cpu());
   const auto size = static_cast<std::int64_t>(from.element_size());
   const bool large = to.numel() * size >= kStreamed;

@@ -21,7 +21,7 @@ class HaloExchangePrimitive final : public ExchangePrimitive {
   geometry::Wanted wanted(const std::vector<geometry::Blocks>& blocks) const override;
   const Halo& halo_of(std::size_t worker) const { return halos_.size() == 1 ? halos_.front() : halos_[worker]; }
 
-  std::vector<Halo> halos_;  // of each worker, or one that all have
+  std::vector<Halo> halos_;  // by worker, or a single halo that all workers have
 };
 
 }  // namespace distdl::operators
