@@ -1,7 +1,5 @@
 """Sizes at the edges: as torch.nn does, it refuses what is too large at once, and takes what is of size 0."""
 
-import time
-
 import pytest
 import torch
 
@@ -27,9 +25,7 @@ TOO_LARGE = {
 @pytest.mark.parametrize(("match", "make"), TOO_LARGE.values(), ids=TOO_LARGE)
 def test_too_large(P_world, match, make):
     layer, x = make(grid(P_world, [1, 1, job.size])), torch.ones(1, 1, 8)
-    start = time.perf_counter()
     raises_everywhere((RuntimeError, ValueError), match, lambda: layer(x))
-    assert max(together(time.perf_counter() - start)) < 1
 
 
 @pytest.mark.ranks(1, 2)

@@ -92,7 +92,7 @@ def test_no_more_is_waited_than_time_passes(P_world, thread):
     job.Barrier()
     began = time.perf_counter()
     with distdl.structure_check(False):
-        time.sleep(0.05 if job.rank == 0 else 0)
+        time.sleep(0.5 if job.rank == 0 else 0)
         started = [layer.start(x) for _ in range(5)]
         for operation in started:
             layer.wait(operation)
