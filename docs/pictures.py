@@ -216,11 +216,11 @@ def layers(theme: Theme) -> Figure:
     rows: Sequence[tuple[str, str, str]] = [
         ("python/distdl", "layers, partitions, agreement on what is constructed", "torch, mpi4py, numpy"),
         ("src/bindings", "the module distdl._core", "pybind11, mpi4py"),
-        ("src/autograd", "one autograd node for all operators", "torch"),
+        ("src/autograd", "autograd nodes of operators, losses and softmax", "torch"),
         ("src/operators", "linear operators and their adjoints, on tensors", "torch (ATen)"),
         ("src/agreement", "what the ranks of a call agree on before data moves", "torch (ATen)"),
-        ("src/kernels", "memory, copies and sums on one rank", "torch (ATen)"),
-        ("src/comm", "private communicators, votes, errors", "MPI"),
+        ("src/kernels", "memory, copies, sums and norms on one rank", "torch (ATen)"),
+        ("src/comm", "communicators, votes, errors, progress thread, watchdog", "MPI"),
         ("src/geometry", "blocks, grids, matching rules, windows, exchange plans", "the standard library"),
         ("src/base", "texts, hashes, random words, kinds of errors", "the standard library"),
     ]
