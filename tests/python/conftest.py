@@ -1,7 +1,8 @@
 """Tests run inside an MPI job, the same tests in the same order on all ranks.
 
-A test that fails on any rank fails on all of them and names the rank. A test that hangs ends the job with the stacks
-(faulthandler_timeout in pyproject.toml). tests/run.sh starts jobs of 1, 2, 3 or 4, and 20 ranks.
+A test that fails on any rank fails on all of them and names the rank. A test that takes five minutes ends the job with
+the stacks (faulthandler_timeout in pyproject.toml), and each job names its slowest tests. tests/run.sh starts jobs of
+1, 2, 3 or 4, and 20 ranks.
 
 - A test runs in the jobs of 1 to 4 ranks, as far as they are started.
 - ``ranks(2, 4)`` names the sizes in which a test can find something new.
