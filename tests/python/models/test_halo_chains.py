@@ -1,5 +1,7 @@
 """Several convolutions with one exchange of halos, beside the model in one process."""
 
+import os
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -7,6 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 import distdl
 from distdl import _core
+from distdl.process.environment import HOSTS
 from support.blocks import grid
 from support.distributed import assert_equal_models, assert_none, noise, off, partitions
 from support.ranks import job, together
@@ -127,9 +130,19 @@ def test_second_derivatives(name):
     assert_none([*problems, off(slope, whole.grad, 1e-8)])
 
 
-def messages(halos):
-    """What a rank sends in a call of four convolutions, and in its backward pass."""
-    P_x = grid(P_world, [1, 1, job.size, 1])
+@pytest.fixture
+def comm(request):
+    """A communicator whose ranks are on one host or on several, as far as they know."""
+    _core.set_hosts(getattr(_core.Hosts, request.param))
+    made = job.Dup()
+    yield made
+    made.Free()
+    _core.set_hosts(HOSTS[os.environ.get("DISTDL_HOSTS") or "names"])
+
+
+def messages(halos, comm):
+    """The exchanges in a call of four convolutions, and in its backward pass."""
+    P_x = grid(distdl.Partition(comm), [1, 1, job.size, 1])
     with distdl.parameter_layout("replicated"):
         ours = distdl.distribute(convolutions(3, 3, 3, 3), P_x, halos=halos)
     x = distdl.scatter(noise((1, 2, 12 * job.size, 5)), P_x).requires_grad_()
@@ -145,10 +158,11 @@ def messages(halos):
 
 
 @pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("comm", ["one"], indirect=True)
 @pytest.mark.parametrize(("halos", "count"), [("chain", 1), ("each", 4), ("auto", 4)])
-def test_one_exchange_in_place_of_four(halos, count):
-    """On one host, as here, each convolution exchanges its halo by default."""
-    assert together(messages(halos)) == [[count, count]] * job.size
+def test_one_exchange_in_place_of_four(comm, halos, count):
+    """On one host each convolution exchanges its halo by default."""
+    assert together(messages(halos, comm)) == [[count, count]] * job.size
 
 
 class Returned(torch.nn.Module):
@@ -210,29 +224,19 @@ def test_hooks_see_blocks():
     assert_none([off(own, expected) for own, expected in zip(rows, seen[False], strict=True)])
 
 
-@pytest.fixture
-def _several_hosts():
-    """As far as communicators know that are made now."""
-    _core.set_hosts(_core.Hosts.several)
-    yield
-    _core.set_hosts(_core.Hosts.names)
-
-
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.usefixtures("_several_hosts")
+@pytest.mark.parametrize("comm", ["several"], indirect=True)
 @pytest.mark.parametrize(("machine", "rows", "count"), [
     ({"latency": 1e-2, "flops": 1e11, "call": 1e-5}, 12, 3),
     ({"latency": 1e-6, "flops": 1e11, "call": 1e-5}, 12, 0),
     ({"latency": 1e-5, "flops": 1e9, "call": 1e-5}, 64, 0),
 ])  # fmt: skip
-def test_chains_between_hosts_where_they_are_faster(monkeypatch, machine, rows, count):
+def test_chains_between_hosts_where_they_are_faster(monkeypatch, comm, machine, rows, count):
     monkeypatch.setattr("distdl.models.program_builder.measure", lambda *_: distdl.Machine(**machine))
-    comm = job.Dup()
     P_x = grid(distdl.Partition(comm), [1, 1, job.size, 1])
     ours = distdl.distribute(convolutions(3, 3, 3, 3), P_x)
     ours(distdl.scatter(noise((1, 2, rows * job.size, 8)), P_x))
     assert together(overlaps(ours)) == [count] * job.size
-    comm.Free()
 
 
 @pytest.mark.mpi(min_size=2)
