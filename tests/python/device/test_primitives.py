@@ -5,7 +5,9 @@ import gc
 import pytest
 import torch
 
-from support.cases import CASES, LARGE_CASES
+import distdl.nn as dnn
+from support.blocks import grid
+from support.cases import CASES, LARGE_CASES, Case
 from support.ranks import job
 from support.tensors import same_bits, values
 
@@ -36,7 +38,12 @@ def test_bits_of_the_cpu(P_world, make, way, device):
     assert all(same_bits(y.cpu(), z) for y, z in zip(results, expected, strict=True))
 
 
-@pytest.mark.parametrize("make", ALL_CASES.values(), ids=ALL_CASES)
+def gather_to_first(P):
+    """To a rank that has a block itself, and sends nothing, so that nothing makes it wait for its streams."""
+    return Case(dnn.Repartition(grid(P, [P.size]), grid(P, [1])), (3,))
+
+
+@pytest.mark.parametrize("make", [*ALL_CASES.values(), gather_to_first], ids=[*ALL_CASES, "gather_to_first"])
 def test_memory_that_is_dropped_while_streams_use_it(P_world, make, device):
     """The input, before the result is waited for in another stream; and the result, after its use is queued."""
     case = make(P_world)
@@ -50,3 +57,16 @@ def test_memory_that_is_dropped_while_streams_use_it(P_world, make, device):
         del y
         gc.collect()
         assert same_bits(used.cpu(), expected)
+
+
+@pytest.mark.parametrize("make", LARGE_CASES.values(), ids=LARGE_CASES)
+def test_one_rank_on_the_cpu(P_world, make, device):
+    """All ranks cut their messages alike, though one has no need to."""
+    case = make(P_world)
+    x = values(case.shape, seed=job.rank)
+    weight = values(case.operator(x).shape, seed=100 + job.rank)
+    expected = derivatives(case.operator, x, weight)
+    own = "cpu" if job.rank == 0 else device
+    results = derivatives(case.operator, x.to(own), weight.to(own))
+    assert all(y.device.type == own for y in results)
+    assert all(same_bits(y.cpu(), z) for y, z in zip(results, expected, strict=True))
