@@ -6,8 +6,10 @@ import torch
 import distdl
 from support.blocks import grid
 from support.ranks import job
+from support.versions import TORCH
 
 pytestmark = pytest.mark.ranks(1, 2, 3)
+grouped_mm = torch.nn.functional.grouped_mm if TORCH >= (2, 10) else torch._grouped_mm
 
 
 class Experts(torch.nn.Module):
@@ -25,8 +27,8 @@ class Experts(torch.nn.Module):
         kind, order = torch.sort(chosen.reshape(-1))
         counts = torch.histc(kind.float(), bins=len(self.up), min=0, max=len(self.up) - 1)
         ends = torch.cumsum(counts, dim=0, dtype=torch.int32)
-        y = torch.nn.functional.grouped_mm(tokens[order // 2], self.up.transpose(-2, -1), offs=ends).relu()
-        y = torch.nn.functional.grouped_mm(y, self.down.transpose(-2, -1), offs=ends)
+        y = grouped_mm(tokens[order // 2], self.up.transpose(-2, -1), offs=ends).relu()
+        y = grouped_mm(y, self.down.transpose(-2, -1), offs=ends)
         y = y * weights.reshape(-1)[order, None]
         back = torch.empty_like(order)
         back[order] = torch.arange(len(order))
@@ -57,7 +59,7 @@ def test_mixture_of_experts(P_world, shape, plan):
 def test_a_batch_of_matrices(P_world):
     a, b = torch.randn(4, 8, 8), torch.randn(4, 8, 16)
     P_x = grid(P_world, [job.size, 1, 1])
-    ours = distdl.distribute(torch.nn.functional.grouped_mm, P_x)
+    ours = distdl.distribute(grouped_mm, P_x)
     y = distdl.gather(ours(distdl.scatter(a, P_x), distdl.scatter(b, P_x)), ours.output_partition)
     if job.rank == 0:
         assert torch.allclose(y, a @ b, atol=1e-5)
