@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 import distdl
-from distdl import _core
 from support.blocks import grid
 from support.ranks import job, raises_everywhere, together
 
@@ -142,22 +141,6 @@ def test_without_the_structure_check_a_rank_raises_alone(P_world):
         except IndexError:
             raised = True
     assert together(raised) == [False] * (job.size - 1) + [True]
-
-
-@pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize(("function", "count"), [
-    (lambda index, x: torch.relu(x).add_(1.0), 1),
-    (lambda index, x: x + index.unsqueeze(1) // 2, 2),
-    (looking_up, 2),
-], ids=["floating-point numbers", "division of integers", "indices"])  # fmt: skip
-def test_calls_end_with_a_vote_where_values_can_fail(P_world, function, count):
-    call, ours = distributed(P_world, function)
-    x = [distdl.scatter(tensor, at) for tensor, at in ((GOOD, grid(P_world, [job.size])), (SCORES, ours.P_x))]
-    call(GOOD, SCORES)
-    ours(*x)
-    before = _core.votes()
-    ours(*x)
-    assert together(_core.votes() - before) == [count] * job.size
 
 
 def test_the_first_error_of_a_rank_counts(P_world):

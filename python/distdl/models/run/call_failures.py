@@ -8,22 +8,14 @@ from contextlib import contextmanager
 import torch
 
 from distdl import _core
-from distdl.models.capture.elementwise import ELEMENTWISE
 from distdl.models.capture.recording import Node
 from distdl.models.operations.failures import Failure, defer, deferred, zeros_like
 from distdl.models.operations.placement import Blocks, Placement
-from distdl.models.operations.table import known_rule
-from distdl.models.plan.planning import Plan, PlanStep
-from distdl.models.rules.windows import CONVOLUTIONS
 from distdl.models.run.outcomes import OtherOutcomeError
 from distdl.partitions.comparison import View, differing_views, error_for_all, refuse_difference
 from distdl.partitions.grid import Grid
 
 _COMPUTED = View("distribute")
-_CANNOT_FAIL = ELEMENTWISE - {"mvlgamma", "special_multigammaln", "with_values"} | {
-    "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "batch_norm", "cat", "concat",
-}  # fmt: skip
-"""Operations on floating-point numbers that raise no exception because of values."""
 
 
 class Substitute:
@@ -77,11 +69,6 @@ class CallFailures:
                 raise
             self._raise_first(failures)
 
-    @staticmethod
-    def are_possible(plan: Plan) -> bool:
-        """Whether the values of a block can make a computation fail, on a rank that has this block alone."""
-        return bool(plan.recording.looks) or not all(map(_cannot_fail, plan.steps))
-
     def _raise_first(self, failures: Sequence[Failure]) -> None:
         """Raise on all ranks what one process would raise first; without the structure check, on this rank alone."""
         own = min(failures, default=None, key=lambda failure: failure.number)
@@ -93,12 +80,3 @@ class CallFailures:
         views = differing_views("distribute", self._exchange, _COMPUTED, error, place)
         if views is not None:
             refuse_difference(views)
-
-
-def _cannot_fail(step: PlanStep) -> bool:
-    """Whether a computation succeeds for all values of a block, or all ranks compute the same."""
-    key, rule = step.node.key, known_rule(step.node)
-    is_own = rule is not None and rule.__module__.startswith("distdl.")
-    is_float = all(value.dtype.is_floating_point for value in step.node.inputs)  # a division by 0 of integers raises
-    is_known = is_own and is_float and (key in CONVOLUTIONS or key in _CANNOT_FAIL)
-    return is_known or not isinstance(step.workers, Blocks)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from typing import cast
 
 import torch
@@ -70,7 +69,7 @@ class Program:
         self._redistributed: dict[tuple[Value, ReadRegions], int] = {}
         self._in_own_memory: dict[Value, int] = {}  # for values that share no memory, the checkpoint that returns them
         self._key_slots: list[int] = []
-        self._together = CallFailures(plan.base).raised_together if CallFailures.are_possible(plan) else nullcontext
+        self._together = CallFailures(plan.base).raised_together
         recording = plan.recording
         self.looks: list[Look] = recording.looks
         self._written = {name for step in plan.steps for name in names_written(step, buffers) if recording.looks}
