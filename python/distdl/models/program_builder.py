@@ -15,17 +15,13 @@ import torch
 
 from distdl.models.capture.listing import listing
 from distdl.models.capture.looks import Looks
-from distdl.models.capture.node_work import works_of
 from distdl.models.capture.packing import by_parts
 from distdl.models.capture.recording import Node, Recording
 from distdl.models.capture.refused_looks import advising
 from distdl.models.capture.reordering import Names, in_order_of
 from distdl.models.capture.skeleton import Skeleton
-from distdl.models.capture.unrecorded import autocast
 from distdl.models.inputs import PlacedInput
-from distdl.models.plan.halo_choice import chain_all, chain_where_faster
-from distdl.models.plan.measurement import measure
-from distdl.models.plan.overlaps import HaloChains
+from distdl.models.plan.halo_choice import choose_halos
 from distdl.models.plan.parameter_splits import packings
 from distdl.models.plan.planning import Plan
 from distdl.models.plan.requested import Request
@@ -115,23 +111,9 @@ class ProgramBuilder:
                 # Numbers are drawn in the order of strides.
                 plan = planned(by_parts(self._record(call, inputs, orders, buffers, outcomes, True), packed))
             plan.refuse_unfollowed()
-            self._chain_halos(plan)
+            choose_halos(plan, self.halos, self.grid.constructing_ranks(), self.skeleton.device)
             with compared_once("distribute", self.grid.constructing_ranks()):
                 return Program(plan, [input.blocks for input in placed], buffers, layouts, self._failures)
-
-    def _chain_halos(self, plan: Plan) -> None:
-        """Let steps exchange their halos at once, as the option says."""
-        if self.halos == "chain":
-            chain_all(plan)
-        ranks = self.grid.constructing_ranks()
-        if self.halos != "auto" or not ranks.host_exchange().spans_hosts:
-            return
-        chains = HaloChains(plan)
-        if len(chains.exchanging) > 1:
-            x = plan.steps[chains.exchanging[0]].node.inputs[0]
-            autocast_dtype = next(filter(None, autocast().values()), None)
-            works = works_of(plan.recording, autocast_dtype)
-            chain_where_faster(plan, chains, measure(ranks, x.dtype, self.skeleton.device), works)
 
     def _record(
         self,

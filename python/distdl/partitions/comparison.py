@@ -30,7 +30,8 @@ _RAISED: dict[str, type[Exception]] = {
     for kind in (
         TypeError, ValueError, IndexError, RuntimeError, NotImplementedError, ArithmeticError, OverflowError,
         FloatingPointError, ZeroDivisionError, AssertionError, OSError, FileNotFoundError, FileExistsError,
-        IsADirectoryError, NotADirectoryError, PermissionError, torch.linalg.LinAlgError,
+        IsADirectoryError, NotADirectoryError, PermissionError, MemoryError, torch.OutOfMemoryError,
+        torch.linalg.LinAlgError,
         HabitWarning,  # where warnings are errors
     )
 }  # fmt: skip

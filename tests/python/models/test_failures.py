@@ -1,10 +1,12 @@
 """Exceptions of single ranks in a call, such as an index that is out of range in one block: all ranks raise them."""
 
 import copy
+from contextlib import nullcontext
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 import distdl
@@ -128,6 +130,30 @@ def test_a_split_vocabulary_refuses_what_one_process_does(P_world, bad_input, va
     text = raises_everywhere(IndexError, "test_failures.py", lambda: call(ill))
     assert job.size == 1 or (f"{value}" in text and "out of range for 64 rows or classes" in text)
     assert torch.allclose(call(good), model(*good))
+
+
+class OutOfMemoryHere(TorchFunctionMode):
+    """A rank without memory for one function."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is torch.tanh:
+            raise torch.OutOfMemoryError("no memory for tanh")
+        return func(*args, **(kwargs or {}))
+
+
+def test_all_ranks_raise_where_one_has_no_memory(P_world):
+    """No values make tanh fail."""
+    P_x = grid(P_world, [job.size, 1])
+    ours = distdl.distribute(lambda x: torch.tanh(x) * 2, P_x)
+    x = distdl.scatter(SCORES, P_x)
+    ours(x)
+
+    def call():
+        with OutOfMemoryHere() if job.rank == job.size - 1 else nullcontext():
+            ours(x)
+
+    raises_everywhere(torch.OutOfMemoryError, "no memory for tanh", call)
+    assert torch.equal(ours(x), x.tanh() * 2)
 
 
 def test_without_the_structure_check_a_rank_raises_alone(P_world):

@@ -232,7 +232,7 @@ def test_hooks_see_blocks():
     ({"latency": 1e-5, "flops": 1e9, "call": 1e-5}, 64, 0),
 ])  # fmt: skip
 def test_chains_between_hosts_where_they_are_faster(monkeypatch, comm, machine, rows, count):
-    monkeypatch.setattr("distdl.models.program_builder.measure", lambda *_: distdl.Machine(**machine))
+    monkeypatch.setattr("distdl.models.plan.halo_choice.measure", lambda *_: distdl.Machine(**machine))
     P_x = grid(distdl.Partition(comm), [1, 1, job.size, 1])
     ours = distdl.distribute(convolutions(3, 3, 3, 3), P_x)
     ours(distdl.scatter(noise((1, 2, rows * job.size, 8)), P_x))

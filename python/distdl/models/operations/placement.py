@@ -81,11 +81,15 @@ class Blocks:
 
     def block(self, rank: int) -> Box | None:
         """The block of a rank; None for a rank that is no worker."""
-        return self._block_of.get(rank)
+        return self.box_among(self.intervals, rank) if rank in self.place_of else None
 
-    @functools.cached_property
-    def _block_of(self) -> dict[int, Box]:
-        return dict(zip(self.ranks, itertools.product(*self.intervals), strict=True))
+    def box_among(self, intervals: IntervalsByDim, rank: int) -> Box:
+        """The box of a worker, where boxes may overlap. Along a dimension with one interval all workers have it."""
+        rest, box = self.place_of[rank], list[Interval]()
+        for along, workers in zip(reversed(intervals), reversed(self.splits), strict=True):
+            rest, place = divmod(rest, workers)
+            box.append(along[place if len(along) > 1 else 0])
+        return tuple(reversed(box))
 
     @functools.cached_property
     def place_of(self) -> dict[int, int]:

@@ -53,17 +53,17 @@ class BoxStep:
         had: Mapping[int, IntervalsByDim],
         workers: Workers,
     ) -> None:
-        self._function, self._place = function, workers.grid.place
+        self._function = function
         self._buffer_names = [node.buffers[name] for name in function.buffers]
         self._buffers: Mapping[str, torch.Tensor] = {}
         self._cuts: list[tuple[int, int, int, int]] = []  # input, dimension, start, length
         self._repeats: list[tuple[int, torch.Tensor]] = []  # dimensions, and the elements that padding repeats
         self._padding: list[int] = []  # on both sides of the dimensions of windows
         further: list[int] = []  # on single sides
-        outputs = self._box(wanted)
+        outputs = workers.blocks.box_among(wanted, workers.rank)
         for i, boxes in had.items():
             shape = node.inputs[i].shape
-            for d, (start, stop) in enumerate(self._box(boxes)):
+            for d, (start, stop) in enumerate(workers.blocks.box_among(boxes, workers.rank)):
                 reads = (0, shape[d]) if len(boxes[d]) == 1 else read_by(function, d, shape[d], outputs[d])
                 if reads != (start, stop):
                     self._cuts.append((i, d, reads[0] - start, reads[1] - reads[0]))
@@ -78,10 +78,6 @@ class BoxStep:
             self._padding.append(min(before, after))
             further = [before - self._padding[-1], after - self._padding[-1], *further]
         self._further = further if any(further) else []
-
-    def _box(self, boxes: IntervalsByDim) -> list[Interval]:
-        """This worker's box."""
-        return [along[i if len(along) > 1 else 0] for along, i in zip(boxes, self._place, strict=True)]
 
     def use_buffers(self, buffers: Mapping[str, torch.Tensor]) -> None:
         """Use the model's buffers, looked up in each call."""

@@ -5,21 +5,38 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from distdl.models.capture.node_work import NodeWork
+import torch
+
+from distdl.models.capture.node_work import NodeWork, works_of
 from distdl.models.capture.recording import Node
+from distdl.models.capture.unrecorded import autocast
 from distdl.models.plan.costs import seconds_of
 from distdl.models.plan.machine import Machine
+from distdl.models.plan.measurement import measure
 from distdl.models.plan.overlaps import Changes, HaloChains
 from distdl.models.plan.planning import Plan
+from distdl.partitions.grid import Grid
 
 HALOS = ("auto", "each", "chain")
 _LONGEST_CHAIN = 16  # steps of a chain that exchange halos
 _MUCH_FASTER = 0.8  # of the time of an exchange in each step: estimates are not exact
 
 
-def chain_all(plan: Plan) -> None:
-    """Let steps exchange halos at once wherever they can."""
-    _change(plan, HaloChains(plan).chained(0, len(plan.steps) - 1))
+def choose_halos(plan: Plan, halos: str, ranks: Grid, device: torch.device) -> None:
+    """Let steps exchange their halos at once, as an option says. Collective over the ranks that construct the model.
+
+    Args:
+        halos: "each": never; "chain": wherever they can; "auto": between hosts, where it is faster by estimate.
+    """
+    if halos == "chain":
+        _change(plan, HaloChains(plan).chained(0, len(plan.steps) - 1))
+    if halos != "auto" or not ranks.host_exchange().spans_hosts:
+        return
+    chains = HaloChains(plan)
+    if len(chains.exchanging) > 1:
+        x = plan.steps[chains.exchanging[0]].node.inputs[0]
+        works = works_of(plan.recording, next(filter(None, autocast().values()), None))
+        chain_where_faster(plan, chains, measure(ranks, x.dtype, device), works)
 
 
 def chain_where_faster(plan: Plan, chains: HaloChains, machine: Machine, works: Mapping[Node, NodeWork]) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from distdl.models.capture.recording import Node, Recording, Value
 from distdl.models.operations.operation import Operation, Workers
 from distdl.models.operations.placement import REPLICATED, Blocks, IntervalsByDim, Placement
@@ -16,7 +14,7 @@ from distdl.models.plan.requested import Request
 from distdl.models.plan.rule_lookup import operations_of
 from distdl.models.plan.worker_choice import WorkerChoice
 from distdl.parameters.layout import Layout
-from distdl.partitions.boxes import Box, slices_within
+from distdl.partitions.boxes import slices_within
 from distdl.partitions.grid import Grid
 
 Transfers = list[tuple[Value, dict[int, int]]]
@@ -139,20 +137,13 @@ class Plan:
         """The placement of a value; buffers, constants, and parameters that are not in blocks, are replicated."""
         return self.placements.get(value, self.parameters.get(value, REPLICATED))
 
-    def box_within(self, value: Value, rank: int) -> Box:
-        """The box that a worker computes of a value of which it has more than its block."""
-        place = self.placement(value)
-        assert isinstance(place, Blocks)
-        index = np.unravel_index(place.place_of[rank], place.splits)
-        return tuple(along[i] for along, i in zip(self.overlaps[value], index, strict=True))
-
     def blocks_within(self) -> dict[Value, tuple[slice, ...]]:
         """This rank's block of each value of which it has more."""
         me, blocks = self.base.me, {}
         for value in self.overlaps:
             place = self.placement(value)
             if isinstance(place, Blocks) and (own := place.block(me)) is not None:
-                blocks[value] = slices_within(own, self.box_within(value, me))
+                blocks[value] = slices_within(own, place.box_among(self.overlaps[value], me))
         return blocks
 
     def result_placement(self, value: Value) -> Placement:

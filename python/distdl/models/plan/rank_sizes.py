@@ -33,7 +33,7 @@ class RankSizes:
     def local_shape(self, value: Value) -> tuple[int, ...]:
         place = self._plan.placement(value)
         if value in self._plan.overlaps and isinstance(place, Blocks) and self._rank in place.place_of:
-            return box_shape(self._plan.box_within(value, self._rank))
+            return box_shape(place.box_among(self._plan.overlaps[value], self._rank))
         return place.local_shape(self._rank) if isinstance(place, Blocks) else value.shape
 
     def bytes_of(self, value: Value) -> int:
