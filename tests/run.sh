@@ -117,6 +117,7 @@ agreements() {  # on several ranks, without torch
       timeout --kill-after=20 "$limit" mpiexec -n "$ranks" "$venv/${test#*/}" </dev/null || return
     done
   done <<<'operators/test_sum_route 1
+comm/test_vote_rounds 1
 comm/test_vote 3
 comm/test_vote_programs 2 3
 comm/test_many_ranks 66
@@ -169,7 +170,7 @@ for n in $DISTDL_TEST_RANKS; do
     stage "pytest on 1 rank" ranks 1 "${starting[@]/#/--ignore=}" "${files[@]}"
     joined
   elif [ "$n" = 20 ]; then
-    DISTDL_HOSTS=several stage "pytest on 20 ranks, with small data beside votes" ranks 20 "${files[@]}"
+    DISTDL_HOSTS=3 stage "pytest on 20 ranks of seven hosts, with small data beside votes" ranks 20 "${files[@]}"
   else
     stage "pytest on $n ranks" ranks "$n" "${files[@]}"
   fi

@@ -105,13 +105,17 @@ def set_watchdog(seconds: float, end: bool) -> None: ...
 def watchdog() -> tuple[float, bool]: ...
 def set_debugging(on: bool) -> None: ...
 
-class Hosts:
-    names: Hosts
-    one: Hosts
-    several: Hosts
+HOSTS_BY_NAME: int
+SEVERAL_HOSTS: int
+ONE_HOST: int
 
-def set_hosts(hosts: Hosts) -> None:
-    """Say whether communicators that are made from now on are on one host: by their processors' names, or always."""
+def set_hosts(ranks_on_each: int) -> None:
+    """Say where the ranks of communicators are that are made from now on.
+
+    Args:
+        ranks_on_each: so many ranks of the job are on each host; SEVERAL_HOSTS for one, ONE_HOST for all of them, and
+            HOSTS_BY_NAME where MPI's names of the processors say it.
+    """
 
 def set_locator(locate: Callable[[int], str] | None) -> None:
     """Set the function that returns the line of the user's program that a thread, given by its id, is on."""
@@ -278,6 +282,10 @@ class HostExchange:
     @property
     def spans_hosts(self) -> bool:
         """Whether messages between these ranks may travel between hosts."""
+
+    @property
+    def host(self) -> int:
+        """A number of this rank's host."""
 
     def compare(self, what: str, text: str) -> tuple[bool, list[str]]:
         """Whether all ranks passed the same text; if not, all texts in the order of the ranks.

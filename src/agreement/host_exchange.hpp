@@ -3,6 +3,7 @@
 
 #include <mpi.h>
 
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +21,8 @@ class HostExchange {
 
   /// Whether messages between these ranks may travel between hosts; the same on all of them.
   bool spans_hosts() const { return rank_set_.communicator && rank_set_.communicator->spans_hosts(); }
+  /// The host of this rank, by a number that it alone has among the hosts of these ranks.
+  std::int64_t host() const { return rank_set_.communicator ? rank_set_.communicator->host() : 0; }
 
   /// Whether all ranks passed the same text; if they did not, all texts in the order of the ranks. Throws if some
   /// ranks make another call instead, which `what` names. Collective.

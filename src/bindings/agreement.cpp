@@ -86,6 +86,7 @@ void bind_agreement(py::module_& m) {
            py::arg("root"), py::arg("ranks"))
       .def_property_readonly("ranks", &HostExchange::ranks)
       .def_property_readonly("spans_hosts", &HostExchange::spans_hosts)
+      .def_property_readonly("host", &HostExchange::host)
       .def(
           "compare",
           [](const HostExchange& self, const std::string& what, const std::string& text) {

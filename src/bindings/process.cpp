@@ -69,11 +69,10 @@ void bind_process(py::module_& m) {
       py::arg("end"));
   m.def("watchdog", [] { return std::make_pair(comm::watchdog().seconds, comm::watchdog().end); });
   m.def("set_debugging", &comm::set_debugging, py::arg("on"));
-  py::enum_<comm::Hosts>(m, "Hosts")
-      .value("names", comm::Hosts::names)
-      .value("one", comm::Hosts::one)
-      .value("several", comm::Hosts::several);
-  m.def("set_hosts", &comm::set_hosts, py::arg("hosts"), "For communicators that are made from now on.");
+  m.def("set_hosts", &comm::set_hosts, py::arg("ranks_on_each"), "For communicators that are made from now on.");
+  m.attr("HOSTS_BY_NAME") = static_cast<int>(comm::kHostsByName);
+  m.attr("SEVERAL_HOSTS") = static_cast<int>(comm::kSeveralHosts);
+  m.attr("ONE_HOST") = static_cast<int>(comm::kOneHost);
   m.def(
       "set_locator",
       [](const py::object& locate) {

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <atomic>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <numeric>
@@ -27,28 +28,43 @@ constexpr int kFirstTag = 8192;        // operators and votes use smaller tags
 constexpr int kGuaranteedTag = 32767;  // every MPI library has tags up to this
 
 std::atomic<std::int64_t> live{0}, all_votes{0};
-std::atomic<Hosts> hosts{Hosts::names};
+std::atomic<int> ranks_on_each_host{kHostsByName};
+
+/// The largest of what the ranks pass. Collective.
+template <std::size_t n>
+std::array<std::int64_t, n> largest_of(std::array<std::int64_t, n> numbers, MPI_Comm handle) {
+  check(MPI_Allreduce(MPI_IN_PLACE, numbers.data(), static_cast<int>(n), MPI_INT64_T, MPI_MAX, handle),
+        "MPI_Allreduce");
+  return numbers;
+}
 
 /// Facts that the ranks of a new communicator have to know of each other.
 struct Surroundings {
-  bool several_hosts = false;
+  std::int64_t host = 0;  // of this rank
+  bool spans_hosts = false;
   bool same_debugging = true;
 };
 
 /// Collective.
 Surroundings surroundings_of(MPI_Comm handle) {
   std::array<char, MPI_MAX_PROCESSOR_NAME + 1> name{};
-  int length = 0;
+  int length = 0, world_rank = 0;
   check(MPI_Get_processor_name(name.data(), &length), "MPI_Get_processor_name");
-  const auto host = base::hash_of(name.data());
-  const Hosts chosen = hosts;
-  const std::int64_t mode = debugging() ? 1 : 0;
-  std::array<std::int64_t, 6> largest{host, -host, chosen == Hosts::several, chosen == Hosts::one, mode, -mode};
-  check(MPI_Allreduce(MPI_IN_PLACE, largest.data(), static_cast<int>(largest.size()), MPI_INT64_T, MPI_MAX, handle),
-        "MPI_Allreduce");
-  const bool several = largest[0] != -largest[1];
-  return {.several_hosts = largest[2] != 0 || (largest[3] == 0 && several),
-          .same_debugging = largest[4] == -largest[5]};
+  check(MPI_Comm_rank(MPI_COMM_WORLD, &world_rank), "MPI_Comm_rank");
+  const std::int64_t mode = debugging() ? 1 : 0, said = ranks_on_each_host;
+  constexpr auto kNothing = std::numeric_limits<std::int64_t>::max();
+  const auto [fewest, mode_max, mode_min] =
+      largest_of<3>({-(said == kHostsByName ? kNothing : said), mode, -mode}, handle);
+  const auto host = fewest == -kNothing ? base::hash_of(name.data()) : world_rank / -fewest;
+  const auto [last, first] = largest_of<2>({host, -host}, handle);
+  return {.host = host, .spans_hosts = last != -first, .same_debugging = mode_max == -mode_min};
+}
+
+/// The hosts of all ranks. Collective.
+std::vector<std::int64_t> gathered_hosts(std::int64_t own, int ranks, MPI_Comm handle) {
+  std::vector<std::int64_t> hosts(static_cast<std::size_t>(ranks));
+  check(MPI_Allgather(&own, 1, MPI_INT64_T, hosts.data(), 1, MPI_INT64_T, handle), "MPI_Allgather");
+  return hosts;
 }
 
 /// Throws where MPI would end the process: a communicator is used after its end, or after MPI's own.
@@ -145,14 +161,17 @@ Communicator::Communicator(MPI_Comm handle) : handle_(handle) {
   if (size_ > 1) {
     const Operation operation(making_of(size_));
     const Waiting waiting;
-    const auto [several_hosts, same_debugging] = surroundings_of(handle_);
+    const auto [host, spans_hosts, same_debugging] = surroundings_of(handle_);
     if (!same_debugging) {  // then the ranks would wait for each other in different votes
       check(MPI_Comm_free(&handle_), "MPI_Comm_free");
       throw std::runtime_error(
           "DISTDL_DEBUG is set on some ranks and not on others; set it on all ranks or on none (mpiexec of Open MPI "
           "passes it on with -x DISTDL_DEBUG)");
     }
-    spans_hosts_ = several_hosts;
+    host_ = host;
+    spans_hosts_ = spans_hosts;
+    const std::vector<std::int64_t> one_host(static_cast<std::size_t>(size_));
+    vote_rounds_ = comm::vote_rounds(rank_, spans_hosts ? gathered_hosts(host, size_, handle_) : one_host);
   }
   ++live;
   const std::lock_guard lock(all_communicators().mutex);
@@ -176,7 +195,7 @@ Lock Communicator::lock() {
   return Lock(in_use_);
 }
 
-void set_hosts(Hosts where) { hosts = where; }
+void set_hosts(int ranks_on_each) { ranks_on_each_host = ranks_on_each; }
 
 void Communicator::count_vote() const {
   ++votes_;

@@ -5,11 +5,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <vector>
+
+#include "comm/vote_rounds.hpp"
 
 namespace distdl::comm {
 
@@ -30,6 +33,10 @@ class Communicator {
 
   /// Whether messages between its ranks may travel between hosts; the same on all of them.
   bool spans_hosts() const { return spans_hosts_; }
+  /// The host of this rank, by a number that it alone has among the hosts of the ranks.
+  std::int64_t host() const { return host_; }
+  /// The messages of this rank in a vote.
+  const std::vector<VoteRound>& vote_rounds() const { return vote_rounds_; }
 
   /// Numbers the operators made on this communicator. All ranks make them in the same order, so the number names the
   /// same operator everywhere.
@@ -72,6 +79,8 @@ class Communicator {
   int rank_ = 0;
   int size_ = 0;
   bool spans_hosts_ = false;
+  std::int64_t host_ = 0;
+  std::vector<VoteRound> vote_rounds_;
   std::int64_t operators_ = 0;
   mutable std::int64_t votes_ = 0;
   mutable std::int64_t tags_ = 0, tags_within_layers_ = 0;
@@ -81,13 +90,12 @@ class Communicator {
   std::recursive_mutex in_use_;
 };
 
-/// Where the ranks of communicators are: `names`, as MPI names the processors, or one or several hosts whatever the
-/// names.
-enum class Hosts { names, one, several };
+/// Where ranks are: on hosts as MPI names the processors, or so many ranks of MPI_COMM_WORLD on each host.
+enum Hosts : int { kHostsByName = 0, kSeveralHosts = 1, kOneHost = std::numeric_limits<int>::max() };
 
-/// For communicators that are made from now on. If the ranks say different things, then `several` and `one` count
-/// before `names`, in this order.
-void set_hosts(Hosts hosts);
+/// For communicators that are made from now on. If the ranks say different things, the most hosts count, and names
+/// where no rank says a number.
+void set_hosts(int ranks_on_each);
 
 using CommunicatorPtr = std::shared_ptr<Communicator>;
 

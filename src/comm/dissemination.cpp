@@ -14,10 +14,6 @@ namespace distdl::comm {
 
 namespace {
 
-// On one host a message costs more than it waits, so fewer messages in more rounds are the fastest. Between hosts, up
-// to eight ranks need one round.
-constexpr int kRadixOnOneHost = 2, kRadixBetweenHosts = 8;
-
 Maxima received_from(int rank, const Communicator& communicator) {
   if (!debugging() && !patient()) {
     Maxima received;
@@ -49,9 +45,7 @@ void Maxima::merge(const Maxima& other) {
 }
 
 Dissemination::Dissemination(const Maxima& contribution, const Communicator& communicator)
-    : maxima_(contribution),
-      communicator_(communicator),
-      radix_(communicator.spans_hosts() ? kRadixBetweenHosts : kRadixOnOneHost) {
+    : maxima_(contribution), communicator_(communicator) {
   send();
 }
 
@@ -77,24 +71,19 @@ Maxima Dissemination::wait() {
   return maxima_;
 }
 
-int Dissemination::source() const {
-  return (communicator_.rank() + communicator_.size() - next_ * distance_) % communicator_.size();
-}
-
-int Dissemination::peers() const { return std::min(radix_ - 1, (communicator_.size() - 1) / distance_); }
-
-void Dissemination::send() const {
-  for (int i = 1; i <= peers(); ++i) {
-    const int to = (communicator_.rank() + i * distance_) % communicator_.size();
-    send_buffered(&maxima_, sizeof(Maxima), to, kVoteTag, communicator_);
+void Dissemination::send() {
+  const auto& rounds = communicator_.vote_rounds();
+  for (; round_ < rounds.size(); ++round_) {
+    for (const auto to : rounds[round_].to) send_buffered(&maxima_, sizeof(Maxima), to, kVoteTag, communicator_);
+    if (!rounds[round_].from.empty()) return;
   }
 }
 
 void Dissemination::merge(const Maxima& received) {
   maxima_.merge(received);
-  if (++next_ <= peers()) return;
-  next_ = 1;
-  distance_ *= radix_;
+  if (++next_ < communicator_.vote_rounds()[round_].from.size()) return;
+  next_ = 0;
+  ++round_;
   send();
 }
 

@@ -23,8 +23,7 @@ struct Maxima {
   void merge(const Maxima& other);
 };
 
-/// In each round a rank sends the maxima that it knows to the ranks 1, 2, ..., radix - 1 distances behind it, and
-/// receives the same from the ranks before it. The distance is multiplied by the radix from round to round. A
+/// In each round a rank sends the maxima that it knows, and receives those of others: see vote_rounds.hpp. A
 /// contribution that is merged twice does not change the maxima. No rank waits until its messages are confirmed: see
 /// buffered_send.hpp.
 class Dissemination {
@@ -32,7 +31,7 @@ class Dissemination {
   /// Sends the messages of the first round. Collective.
   Dissemination(const Maxima& contribution, const Communicator& communicator);
 
-  bool done() const { return distance_ >= communicator_.size(); }
+  bool done() const { return round_ == communicator_.vote_rounds().size(); }
   /// Makes progress without blocking. Returns whether all messages have arrived.
   bool advance();
   /// Waits for all messages.
@@ -43,15 +42,14 @@ class Dissemination {
 
  private:
   /// The rank whose message comes next in this round.
-  int source() const;
-  int peers() const;
-  void send() const;
+  int source() const { return communicator_.vote_rounds()[round_].from[next_]; }
+  /// Sends the messages of this round, and of those after it while there is nothing to receive.
+  void send();
   void merge(const Maxima& received);
 
   Maxima maxima_;
   const Communicator& communicator_;
-  const int radix_;
-  int distance_ = 1, next_ = 1;
+  std::size_t round_ = 0, next_ = 0;
 };
 
 }  // namespace distdl::comm

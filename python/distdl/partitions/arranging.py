@@ -6,8 +6,6 @@ import math
 from collections.abc import Sequence
 from operator import index
 
-from mpi4py import MPI
-
 from distdl.partitions.construction import PartitionLike, constructing, constructor
 from distdl.partitions.grid import Grid
 from distdl.partitions.partition import Partition, derived_partition
@@ -35,7 +33,7 @@ def arrange(
         weights: the bytes that a block sends to a neighbor along each dimension, or numbers in proportion to them. By
             default all are equal. 0 is for dimensions without halos, such as the batch.
         host: the name of this rank's host, or of whatever else its neighbors should share, such as a switch. By default
-            MPI's name of the processor; with ``DISTDL_HOSTS=one``, all ranks are on one host.
+            MPI's name of the processor, or what ``DISTDL_HOSTS`` says.
 
     Returns:
         The partition: the same workers in the same order on all ranks.
@@ -73,7 +71,7 @@ def arrange(
     everyone = grid.constructing_ranks()
     exchange = everyone.host_exchange()
     if host is None and exchange.spans_hosts:
-        name = MPI.Get_processor_name().encode()
+        name = b"%d" % exchange.host
     names = dict(zip(everyone.ranks, exchange.gather(name), strict=True))
     order = order_on_hosts(extents, [names[rank] for rank in grid.ranks], bytes_along)
     origin = P_world if isinstance(P_world, Partition) else Partition.of_grid(grid)

@@ -7,7 +7,7 @@ import os
 from distdl import _core, memory, progress, watchdog
 from distdl.progress_bars import set_progress_bars
 
-HOSTS = {name: getattr(_core.Hosts, name) for name in ("names", "one", "several")}
+_HOSTS = {"names": _core.HOSTS_BY_NAME, "one": _core.ONE_HOST, "several": _core.SEVERAL_HOSTS}
 
 
 def apply() -> None:
@@ -25,11 +25,17 @@ def apply() -> None:
         raise ValueError(f"DISTDL_WATCHDOG={seconds!r}; it has to be a number of seconds, at least 0") from None
     set_progress_bars(os.environ.get("DISTDL_PROGRESS_BARS", "1") != "0")
     progress.set_progress_thread(os.environ.get("DISTDL_PROGRESS_THREAD", "1") != "0")
-    hosts = os.environ.get("DISTDL_HOSTS") or "names"
-    if hosts not in HOSTS:
-        raise ValueError(f"DISTDL_HOSTS={hosts!r}; it must be one of {', '.join(map(repr, HOSTS))}")
-    _core.set_hosts(HOSTS[hosts])
+    _core.set_hosts(ranks_on_each_host())
     memory.set_staging(os.environ.get("DISTDL_STAGING", "where needed"))
+
+
+def ranks_on_each_host() -> int:
+    """The number of ranks on each host, as DISTDL_HOSTS says."""
+    hosts = os.environ.get("DISTDL_HOSTS") or "names"
+    number = _HOSTS.get(hosts, int(hosts) if hosts.isdecimal() else -1)
+    if number < 0 or hosts == "0":
+        raise ValueError(f"DISTDL_HOSTS={hosts!r}; it must be {', '.join(map(repr, _HOSTS))}, or a number of ranks")
+    return number
 
 
 def _is_set(name: str) -> bool:

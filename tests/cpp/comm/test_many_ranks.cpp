@@ -23,7 +23,7 @@ namespace {
 
 /// In three rounds of eight ranks.
 TEST(votes_are_those_of_ranks_on_several_hosts) {
-  set_hosts(Hosts::several);
+  set_hosts(kSeveralHosts);
   CHECK(everyone()->spans_hosts());
 }
 
@@ -33,18 +33,20 @@ int rank_behind(int places) { return ((rank() + places) % size() + size()) % siz
 const std::array kPlaces{1, 9, 64};
 
 /// Sends this rank's number to a few ranks.
-void send_to_some(int tag, std::vector<int>& receivers) {
-  const int number = rank();
-  for (const auto places : kPlaces) {
-    send_buffered(&number, sizeof(number), rank_behind(places), tag, *everyone());
-    receivers.push_back(rank_behind(places));
-  }
+SendEarly to_some(const Communicator& communicator) {
+  return [&communicator](int tag, std::vector<int>& receivers) {
+    const int number = rank();
+    for (const auto places : kPlaces) {
+      send_buffered(&number, sizeof(number), rank_behind(places), tag, communicator);
+      receivers.push_back(rank_behind(places));
+    }
+  };
 }
 
 TEST(what_all_ranks_sent_early_is_received_after_three_rounds) {
   for (int attempt = 0; attempt < 3; ++attempt) {
     const std::int64_t from_one = rank() == (attempt * 29) % size() ? 42 + attempt : 0;
-    const auto outcome = vote(*everyone(), {.call = 7, .broadcast = from_one, .send_early = send_to_some});
+    const auto outcome = vote(*everyone(), {.call = 7, .broadcast = from_one, .send_early = to_some(*everyone())});
     CHECK(outcome.disagreement == Disagreement::none && outcome.all_can_send_early && !outcome.dropped);
     CHECK_EQ(outcome.broadcast, 42 + attempt);
     CHECK(outcome.early_tag.has_value());
@@ -57,16 +59,35 @@ TEST(what_all_ranks_sent_early_is_received_after_three_rounds) {
   }
 }
 
-TEST(each_rank_is_heard_by_all) {
+/// Votes in which one rank differs from all others.
+void hear_each_rank(const Communicator& communicator) {
   const int last = size() - 1;
   for (const auto different : {0, 1, 7, 8, 9, 63, 64, last}) {
     if (different >= size()) continue;
     const bool differs = rank() == different;
-    const auto outcome = vote(*everyone(), {.call = 7, .value = differs, .send_early = send_to_some});
+    const auto outcome = vote(communicator, {.call = 7, .value = differs, .send_early = to_some(communicator)});
     CHECK(outcome.disagreement == Disagreement::value && outcome.dropped && !outcome.early_tag);
-    const auto without = vote(*everyone(), {.call = 7, .send_early = differs ? SendEarly() : send_to_some});
+    const auto without = vote(communicator, {.call = 7, .send_early = differs ? SendEarly() : to_some(communicator)});
     CHECK(without.disagreement == Disagreement::none && without.dropped && !without.all_can_send_early);
   }
+}
+
+TEST(each_rank_is_heard_by_all) { hear_each_rank(*everyone()); }
+
+TEST(ranks_of_a_host_are_heard_through_its_first) {
+  MPI_Comm parent = MPI_COMM_NULL;
+  MPI_Comm_dup(MPI_COMM_WORLD, &parent);
+  set_hosts(10);
+  const auto communicator = distdl::comm::communicator(parent);
+  CHECK_EQ(communicator->host(), rank() / 10);
+  std::size_t sent = 0;
+  for (const auto& round : communicator->vote_rounds()) sent += round.to.size();
+  const auto on_host = std::min(10, size() - rank() / 10 * 10);
+  if (size() == 66 && rank() % 10 == 0) CHECK_EQ(sent, 6 + std::min(8, on_host - 1));
+  if (size() == 66 && rank() % 10 == 9) CHECK_EQ(sent, 1);
+  hear_each_rank(*communicator);
+  set_hosts(kSeveralHosts);
+  MPI_Comm_free(&parent);
 }
 
 /// The ranks that are asked reply so many times.

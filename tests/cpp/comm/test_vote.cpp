@@ -240,9 +240,9 @@ TEST(hosts_are_chosen_for_communicators_that_are_made_later) {
     return ranks;
   }();
   if (rank() == size() - 1) return;
-  set_hosts(rank() == 0 ? Hosts::several : Hosts::names);
+  set_hosts(rank() == 0 ? kSeveralHosts : kHostsByName);
   CHECK_EQ(communicator(MPI_COMM_WORLD, all_but_last)->spans_hosts(), size() > 2);
-  set_hosts(Hosts::names);
+  set_hosts(kHostsByName);
   CHECK(!everyone()->spans_hosts());
 }
 

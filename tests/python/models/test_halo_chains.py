@@ -1,7 +1,5 @@
 """Several convolutions with one exchange of halos, beside the model in one process."""
 
-import os
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,7 +7,7 @@ from torch.utils.checkpoint import checkpoint
 
 import distdl
 from distdl import _core
-from distdl.process.environment import HOSTS
+from distdl.process.environment import ranks_on_each_host
 from support.blocks import grid
 from support.distributed import assert_equal_models, assert_none, noise, off, partitions
 from support.ranks import job, together
@@ -133,11 +131,11 @@ def test_second_derivatives(name):
 @pytest.fixture
 def comm(request):
     """A communicator whose ranks are on one host or on several, as far as they know."""
-    _core.set_hosts(getattr(_core.Hosts, request.param))
+    _core.set_hosts({"one": _core.ONE_HOST, "several": _core.SEVERAL_HOSTS}[request.param])
     made = job.Dup()
     yield made
     made.Free()
-    _core.set_hosts(HOSTS[os.environ.get("DISTDL_HOSTS") or "names"])
+    _core.set_hosts(ranks_on_each_host())
 
 
 def messages(halos, comm):
