@@ -31,8 +31,8 @@ RUNNING: dict[str, Variable] = {
     "DISTDL_HOSTS": (
         "``names``",
         "Where the ranks are, which decides how small data travels, and what :func:`distdl.arrange` does: on ``one`` "
-        "host, each on a host of its own (``several``), as the ``names`` of the hosts say, or a number of ranks on each "
-        "host, such as ``8``. See :doc:`round_trips`.",
+        "host, each on a host of its own (``several``), as the ``names`` of the hosts say, or a number of ranks on "
+        "each, such as ``8``. See :doc:`round_trips`.",
     ),
     "DISTDL_PROGRESS_BARS": (
         "``1``",
