@@ -174,7 +174,8 @@ def test_other_conditions(P_world, example):
     first = first[0] if isinstance(first, tuple) else first
     with torch.inference_mode():
         again = layer(*own, **example.call)
-    assert torch.equal(first, again[0] if isinstance(again, tuple) else again)
+    again = again[0] if isinstance(again, tuple) else again
+    assert all(together(torch.allclose(first, again, rtol=0, atol=1e-14)))  # torch's LSTM has another kernel there
     if first.requires_grad:
         first.sum().backward(retain_graph=True)
         first.sum().backward()
