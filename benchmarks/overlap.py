@@ -1,7 +1,7 @@
 """How much of the communication hides behind computing, between start and wait, forward and backward: see README.md.
 
 mpiexec -n 2 python -m mpi4py benchmarks/overlap.py
-python benchmarks/two_hosts.py benchmarks/overlap.py --wire
+python benchmarks/emulated_hosts.py benchmarks/overlap.py --wire
 """
 
 from __future__ import annotations

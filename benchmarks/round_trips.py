@@ -2,7 +2,7 @@
 
 Then the time of a message is fitted to these calls, and what follows from it for many ranks.
 
-python benchmarks/two_hosts.py --delay 5
+python benchmarks/emulated_hosts.py --delay 5
 """
 
 from __future__ import annotations

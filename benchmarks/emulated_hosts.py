@@ -1,10 +1,12 @@
-"""Runs a program on two ranks that talk over a slow wire, as if each were on a machine of its own: see README.md.
+"""Runs a program on ranks of several hosts that talk over a slow wire, all on this machine: see README.md.
 
-python benchmarks/two_hosts.py benchmarks/overlap.py
+python benchmarks/emulated_hosts.py benchmarks/overlap.py
+python benchmarks/emulated_hosts.py --hosts 4 --ranks 4 benchmarks/steps.py
 
-Needs Linux, root, the command ip (package iproute2) and /dev/net/tun. The two hosts are network namespaces. This
-process is the wire: it carries the packets from the one to the other, each after the time that it would have taken. So
-the kernel's own emulation (netem) is not needed, which many kernels lack. What it sets up is gone when it ends.
+Needs Linux, root, the command ip (package iproute2) and /dev/net/tun. The hosts are network namespaces; ranks of one
+host share memory, where there are several. This process is the wire: it carries the packets from host to host, each
+after the time that it would have taken. So the kernel's own emulation (netem) is not needed, which many kernels lack.
+What it sets up is gone when it ends.
 """
 
 from __future__ import annotations
@@ -27,23 +29,29 @@ from time import monotonic, process_time
 TUN = Path("/dev/net/tun")
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000  # linux/if_tun.h
 LARGEST_PACKET = 65000  # as network cards take them that cut them up by themselves
+LAST_OF_ADDRESS = 19  # the byte of a packet (IPv4) with the last number of the address that it goes to
 DEVICE = "wire"
 ROUND_TRIPS = Path(__file__).with_name("round_trips.py")
 MPI_OVER_TCP = {
     "MPIR_CVAR_CH4_NETMOD": "ofi",
     "FI_PROVIDER": "tcp",
     "FI_TCP_IFACE": DEVICE,
-    "MPIR_CVAR_NOLOCAL": "1",  # no shared memory
-    "DISTDL_HOSTS": "several",  # the names of which are the same
     "OMP_NUM_THREADS": "1",
 }
 
 
-class Direction:
-    """The wire one way: packets leave one after the other at its rate, and arrive after its delay."""
+def variables(hosts: int, ranks: int) -> dict[str, str]:
+    """What tells MPI and the package which ranks are on one host, as the names of all hosts are the same."""
+    apart = {"MPIR_CVAR_NOLOCAL": "1"}  # no shared memory
+    together = {"MPIR_CVAR_NUM_CLIQUES": str(hosts), "MPIR_CVAR_CLIQUES_BY_BLOCK": "1"}
+    return {**MPI_OVER_TCP, **(apart if ranks == 1 else together), "DISTDL_HOSTS": str(ranks)}
 
-    def __init__(self, source: int, target: int, delay: float, bits_per_second: float) -> None:
-        self.source, self.target = source, target
+
+class Wire:
+    """What a host sends: packets leave one after the other at its rate, and each arrives after the delay."""
+
+    def __init__(self, source: int, targets: list[int], delay: float, bits_per_second: float) -> None:
+        self.source, self.targets = source, targets
         self.delay, self.bits_per_second = delay, bits_per_second
         self.free_at = 0.0  # when the last packet has left
         self.travelling: deque[tuple[float, bytes]] = deque()  # when each arrives
@@ -59,9 +67,12 @@ class Direction:
             pass
 
     def deliver(self) -> None:
-        """Hand over the packets whose time has come."""
+        """Hand over the packets whose time has come, each to the host of its address."""
         while self.travelling and self.travelling[0][0] <= monotonic():
-            os.write(self.target, self.travelling.popleft()[1])
+            packet = self.travelling.popleft()[1]
+            host = packet[LAST_OF_ADDRESS] - 1 if packet[0] >> 4 == 4 else len(self.targets)
+            if host < len(self.targets):
+                os.write(self.targets[host], packet)
 
     def seconds_to_next(self) -> float:
         """Until the next packet arrives."""
@@ -74,41 +85,53 @@ def main() -> None:
     check_requirements()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # cleans up on its way
     with ExitStack() as stack:
-        hosts = [stack.enter_context(host(rank)) for rank in range(2)]
+        hosts = [stack.enter_context(host(number)) for number in range(options.hosts)]
         ends = [end for _, end in hosts]
-        wire = [Direction(a, b, options.delay / 1000, options.rate * 1e9) for a, b in (ends, ends[::-1])]
+        wires = [Wire(end, ends, options.delay / 1000, options.rate * 1e9) for end in ends]
         command = [word for name, _ in hosts for word in (*on_host(name, options), ":")][:-1]
-        job = stack.enter_context(running(["mpiexec", *command]))
+        job = stack.enter_context(running(["mpiexec", *command], variables(options.hosts, options.ranks)))
         os.setpriority(os.PRIO_PROCESS, 0, -20)  # a wire does not wait for a processor
         start = monotonic()
         while job.poll() is None:
-            ready, _, _ = select.select(ends, [], [], min(0.1, *(direction.seconds_to_next() for direction in wire)))
-            for direction in wire:
-                if direction.source in ready:
-                    direction.accept()
-                direction.deliver()
+            ready, _, _ = select.select(ends, [], [], min(0.1, *(wire.seconds_to_next() for wire in wires)))
+            for wire in wires:
+                if wire.source in ready:
+                    wire.accept()
+                wire.deliver()
         print(f"The wire took {process_time() / (monotonic() - start):.0%} of a core.")
 
     raise SystemExit(job.returncode)
 
 
 def on_host(name: str, options: argparse.Namespace) -> list[str]:
-    """One rank of the program, for mpiexec."""
-    return ["-n", "1", "ip", "netns", "exec", name, sys.executable, "-m", "mpi4py", options.program, *options.arguments]
+    """The ranks of a host, for mpiexec."""
+    return [
+        "-n",
+        str(options.ranks),
+        "ip",
+        "netns",
+        "exec",
+        name,
+        sys.executable,
+        "-m",
+        "mpi4py",
+        options.program,
+        *options.arguments,
+    ]
 
 
 @contextmanager
-def host(rank: int) -> Iterator[tuple[str, int]]:
+def host(number: int) -> Iterator[tuple[str, int]]:
     """A network namespace with an end of the wire: its name, and the file that the other side of this end is."""
-    name = f"distdl-{os.getpid()}-{rank}"
-    device = f"{DEVICE}{os.getpid()}{rank}"
+    name = f"distdl-{os.getpid()}-{number}"
+    device = f"{DEVICE}{os.getpid()}{number}"
     end = os.open(TUN, os.O_RDWR | os.O_NONBLOCK)
     try:
         fcntl.ioctl(end, TUNSETIFF, struct.pack("16sH22x", device.encode(), IFF_TUN | IFF_NO_PI))
         ip("netns", "add", name)
         try:
             ip("link", "set", device, "netns", name, "name", DEVICE, "mtu", str(LARGEST_PACKET))
-            ip("-n", name, "address", "add", f"10.77.0.{rank + 1}/24", "dev", DEVICE)
+            ip("-n", name, "address", "add", f"10.77.0.{number + 1}/24", "dev", DEVICE)
             for interface in ("lo", DEVICE):
                 ip("-n", name, "link", "set", interface, "up")
             yield name, end
@@ -119,9 +142,9 @@ def host(rank: int) -> Iterator[tuple[str, int]]:
 
 
 @contextmanager
-def running(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+def running(command: list[str], variables: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
     """A process with MPI over TCP, which is ended if it has not."""
-    with subprocess.Popen(command, env={**os.environ, **MPI_OVER_TCP}) as job:
+    with subprocess.Popen(command, env={**os.environ, **variables}) as job:
         try:
             yield job
         finally:
@@ -145,15 +168,17 @@ def check_requirements() -> None:
     if not TUN.exists():
         missing.append(f"{TUN}, the kernel's TUN devices (CONFIG_TUN)")
     if missing:
-        raise SystemExit(f"two_hosts.py needs {'; '.join(missing)}")
+        raise SystemExit(f"emulated_hosts.py needs {'; '.join(missing)}")
 
 
 def arguments() -> argparse.Namespace:
     """What the command line says."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--hosts", type=int, default=2, help="(default: %(default)s)")
+    parser.add_argument("--ranks", type=int, default=1, help="on each host (default: %(default)s)")
     parser.add_argument("--delay", type=float, default=1.0, metavar="MS", help="one way (default: %(default)s)")
     parser.add_argument("--rate", type=float, default=1.0, metavar="GBIT/S", help="each way (default: %(default)s)")
-    parser.add_argument("program", nargs="?", default=str(ROUND_TRIPS), help="for two ranks (default: round_trips.py)")
+    parser.add_argument("program", nargs="?", default=str(ROUND_TRIPS), help="what ranks run (default: round_trips.py)")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the program")
     return parser.parse_args()
 
