@@ -203,7 +203,7 @@ def _raise_first(views: Mapping[int, View], error: Exception | None, place: int 
     error = error if view.place == place else None
     text = view.text if error is not None else f"{view.text} (raised on rank {rank})"
     error_here = _RAISED.get(view.raised, RuntimeError)(text)
-    error_here.__dict__["is_on_all_ranks"] = True
+    error_here.__dict__["raised_first_by"] = rank  # all ranks raise it
     raise error_here from error
 
 

@@ -19,11 +19,18 @@ from distdl import _core
 _previous_hook = sys.excepthook
 _pid_at_import = os.getpid()
 _SECONDS_TO_READ = 0.3
+_SECONDS_FOR_THE_FIRST = 3.0
 
 
 def _end_the_job(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Show an uncaught exception, and end the job, since other ranks would wait forever."""
+    """Show an uncaught exception, and end the job, since other ranks would wait forever.
+
+    Of ranks that all raise the same, the one that has raised it first shows it. The others give it time to end the job.
+    """
     try:
+        first = getattr(error, "raised_first_by", None)
+        if first is not None and _others_may_wait() and first != MPI.COMM_WORLD.Get_rank():
+            time.sleep(_SECONDS_FOR_THE_FIRST)
         _previous_hook(kind, error, trace)
     finally:
         if _others_may_wait():

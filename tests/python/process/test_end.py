@@ -230,6 +230,20 @@ def test_an_uncaught_exception_ends_the_job(program, by):
     assert "distdl: rank 1 of 2 ends the job: ValueError was not caught" in said
 
 
+@pytest.mark.parametrize("by", [(), ("-m", "mpi4py")], ids=["python", "python -m mpi4py"])
+def test_what_all_ranks_raise_is_shown_by_the_first_that_raised_it(by):
+    program = """
+        P_x = P.create_cartesian_topology_partition([2])
+        model = distdl.distribute(lambda x: torch.nn.functional.embedding(x, torch.eye(4)), P_x)
+        model(torch.tensor([9 if P.rank == 1 else 1]))
+        """
+    status, said = jobs.ends(TWO_RANKS + textwrap.dedent(program), by=by)
+    assert status == 1
+    assert "distdl: rank 1 of 2 ends the job: IndexError was not caught" in said
+    assert said.count("distdl: rank") == 1
+    assert said.count("\nIndexError: distribute: ") == 1
+
+
 ANOTHER_TORCH = """
 import os, sys, types
 
