@@ -209,18 +209,32 @@ class Redistribution:
             return self._cut_out(x)
         if self._is_cut:
             return self._part(x)
+        return self._without_inserted(self._operator(self._with_inserted(x)))
+
+    @property
+    def can_start(self) -> bool:
+        """Whether it may be started: ranks send each other something. The same on all ranks."""
+        return not (self._is_replicated or self._is_cut)
+
+    def start(self, x: torch.Tensor) -> Started:
+        """Begin to bring the regions, where anything travels."""
+        return self._operator.start(self._with_inserted(x))
+
+    def finish(self, started: Started) -> torch.Tensor:
+        """This worker's region, as of a call."""
+        return self._without_inserted(started.wait())
+
+    def _with_inserted(self, x: torch.Tensor) -> torch.Tensor:
         if x.dim() == self._dim:
             for _ in range(self._inserted):
                 x = x.unsqueeze(0)
-        y = self._operator(x)
+        return x
+
+    def _without_inserted(self, y: torch.Tensor) -> torch.Tensor:
         if self._box is not None:
             for _ in range(self._inserted):
                 y = y.squeeze(0)
         return y
-
-    def start(self, x: torch.Tensor) -> Started:
-        """Begin to bring boxes of a tensor in blocks on a grid to the same grid; ``wait()`` of the result ends it."""
-        return self._operator.start(x)
 
     def _part(self, x: torch.Tensor) -> torch.Tensor:
         if self._box is None or self._own is None:
@@ -240,6 +254,34 @@ class Redistribution:
             elif stop - start != n:
                 x = x.narrow(d, start, stop - start)
         return x
+
+
+class FromBlocks(Redistribution):
+    """Ignores tensors of ranks without a block, such as copies of a parameter's block."""
+
+    def __init__(self, name: str, source: Placement, regions: ReadRegions, shape: Sequence[int], like: Grid) -> None:
+        super().__init__(name, source, regions, shape, like)
+        self._has_block = isinstance(source, Blocks) and like.me in source.ranks
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """This worker's region."""
+        return super().__call__(x if self._has_block else connected_empty([x]))
+
+    @property
+    def can_start(self) -> bool:
+        """Whether it may be started."""
+        return False
+
+
+class Arrival:
+    """Ends a redistribution that was started. Parameters that are used next travel before, at the same time."""
+
+    def __init__(self, redistribution: Redistribution) -> None:
+        self._redistribution = redistribution
+
+    def __call__(self, started: Started) -> torch.Tensor:
+        """This worker's region."""
+        return self._redistribution.finish(started)
 
 
 def connected_empty(inputs: Sequence[torch.Tensor], dtype: torch.dtype | None = None) -> torch.Tensor:

@@ -13,7 +13,6 @@ from distdl.models.operations.failures import Failure, defer, deferred, zeros_li
 from distdl.models.operations.placement import Blocks, Placement
 from distdl.models.run.outcomes import OtherOutcomeError
 from distdl.partitions.comparison import View, differing_views, error_for_all, refuse_difference
-from distdl.partitions.grid import Grid
 
 _COMPUTED = View("distribute")
 
@@ -52,11 +51,11 @@ class CallFailures:
     """Tells all ranks at the end of a call whether a computation has failed on any of them.
 
     Args:
-        like: a grid of the workers. Constructing and calling are collective over all ranks that constructed it.
+        exchange: of the ranks that construct the model. Calling is collective over them.
     """
 
-    def __init__(self, like: Grid) -> None:
-        self._exchange = like.constructing_ranks().host_exchange()
+    def __init__(self, exchange: _core.HostExchange) -> None:
+        self._exchange = exchange
 
     @contextmanager
     def raised_together(self) -> Iterator[None]:

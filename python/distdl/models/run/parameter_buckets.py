@@ -8,8 +8,8 @@ import torch
 
 from distdl.models.capture.recording import Value
 from distdl.models.plan.planning import PlanStep
+from distdl.models.plan.redistribution import Arrival
 from distdl.models.run.steps import Step, before_checkpoint
-from distdl.operators.dispatch import Started
 from distdl.parameters.layout import Layout
 from distdl.parameters.transport import ParameterTransport
 
@@ -36,15 +36,10 @@ def with_transports(
     for place, slots in reversed(_buckets(steps, travel, reached)):
         transport = ParameterTransport([layouts[parameters[slot].name] for slot in slots])
         place = before_checkpoint(extended, place)
-        while place and extended[place - 1].run is waited_for:
+        while place and isinstance(extended[place - 1].run, Arrival):
             place -= 1
         extended.insert(place, _step_of(transport, slots))
     return extended
-
-
-def waited_for(started: Started) -> torch.Tensor:
-    """The result of what was started. Parameters that are used next travel before, at the same time."""
-    return started.wait()
 
 
 def _step_of(transport: ParameterTransport, slots: Sequence[int]) -> Step:

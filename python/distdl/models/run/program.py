@@ -12,13 +12,13 @@ from distdl.models.capture.assignments import Hook
 from distdl.models.capture.recording import Look, ModuleBoundary, Run, Value
 from distdl.models.operations.placement import Blocks, Placement
 from distdl.models.plan.planning import Plan, PlanStep
-from distdl.models.plan.redistribution import ReadRegions, Redistribution, connected_empty
+from distdl.models.plan.redistribution import Arrival, FromBlocks, ReadRegions, Redistribution
 from distdl.models.run.buffers import BufferBroadcast, names_written
 from distdl.models.run.call_failures import CallFailures, Substitute
 from distdl.models.run.computation import local_computation, on_a_copy
 from distdl.models.run.hooks import HookFailures, ObservedCall
 from distdl.models.run.outcomes import OutcomeCheck, is_counted, rehearsal, undone
-from distdl.models.run.parameter_buckets import results_reached, waited_for, with_transports
+from distdl.models.run.parameter_buckets import results_reached, with_transports
 from distdl.models.run.result_on_all_ranks import ResultOnAllRanks
 from distdl.models.run.steps import Step, free_after_last_use, group_checkpoints, run_steps
 from distdl.nn.base.random_numbers import key_of_part
@@ -69,7 +69,8 @@ class Program:
         self._redistributed: dict[tuple[Value, ReadRegions], int] = {}
         self._in_own_memory: dict[Value, int] = {}  # for values that share no memory, the checkpoint that returns them
         self._key_slots: list[int] = []
-        self._together = CallFailures(plan.base).raised_together
+        exchange = plan.base.constructing_ranks().host_exchange()
+        self._together, self._spans_hosts = CallFailures(exchange).raised_together, exchange.spans_hosts
         recording = plan.recording
         self.looks: list[Look] = recording.looks
         self._written = {name for step in plan.steps for name in names_written(step, buffers) if recording.looks}
@@ -140,13 +141,7 @@ class Program:
 
     def _replication(self, value: Value, source: Blocks, ranks: Sequence[int]) -> Run:
         """A function that brings a whole value to ranks; it ignores tensors of workers without a block."""
-        regions = ReadRegions.whole(tuple(ranks))
-        return self._from_blocks(Redistribution("distribute", source, regions, value.shape, self._like), source)
-
-    def _from_blocks(self, redistribution: Redistribution, source: Placement) -> Run:
-        """A redistribution that ignores tensors of ranks without a block, such as copies of a parameter's block."""
-        has_block = isinstance(source, Blocks) and self._like.me in source.ranks
-        return lambda x: redistribution(x if has_block else connected_empty([x]))
+        return FromBlocks("distribute", source, ReadRegions.whole(tuple(ranks)), value.shape, self._like)
 
     def _place_result(self, value: Value) -> Placement:
         """The placement of a result, to which it is brought."""
@@ -168,22 +163,7 @@ class Program:
 
     def _add_plan_step(self, step: PlanStep) -> None:
         """Append a step of the plan, after the redistributions of its inputs."""
-        node, buffers, inputs = step.node, self._buffers, list[int]()
-        run: Run
-        for value, regions, source in zip(node.inputs, step.input_regions, step.sources, strict=True):
-            slot = self._slots[value]
-            if regions is not None:
-                key = (value, regions)
-                if key not in self._redistributed:
-                    self._redistributed[key] = self._new_slot()
-                    redistribution = Redistribution(f"distribute({node.key})", source, regions, value.shape, self._like)
-                    run = self._from_blocks(redistribution, source) if value in self.plan.parameters else redistribution
-                    if not self.plan.overlaps.keys().isdisjoint(node.outputs):  # a halo, which travels with parameters
-                        self._append(redistribution.start, (slot,), (self._redistributed[key],))
-                        slot, run = self._redistributed[key], waited_for
-                    self._append(run, (slot,), (self._redistributed[key],))
-                slot = self._redistributed[key]
-            inputs.append(slot)
+        node, buffers, inputs = step.node, self._buffers, self._bring_inputs(step)
         if step.operation.draw is not None:
             self._key_slots.append(self._new_slot())
             inputs.insert(0, self._key_slots[-1])
@@ -199,6 +179,26 @@ class Program:
         self._append(run, tuple(inputs), outputs, substitute)
         if BufferBroadcast.is_needed(step, buffers, self._like):
             self._append(BufferBroadcast(step, buffers, self._like), (), ())
+
+    def _bring_inputs(self, step: PlanStep) -> list[int]:
+        """Append the redistributions of a step's inputs, and return their slots. Between hosts all travel at once."""
+        node, inputs, new = step.node, list[int](), list[tuple[Value, int, Redistribution]]()
+        for value, regions, source in zip(node.inputs, step.input_regions, step.sources, strict=True):
+            if regions is not None and (value, regions) not in self._redistributed:
+                self._redistributed[value, regions] = self._new_slot()
+                kind = FromBlocks if value in self.plan.parameters else Redistribution
+                redistribution = kind(f"distribute({node.key})", source, regions, value.shape, self._like)
+                new.append((value, self._redistributed[value, regions], redistribution))
+            inputs.append(self._slots[value] if regions is None else self._redistributed[value, regions])
+        started = [each for each in new if each[2].can_start]
+        if self.plan.overlaps.keys().isdisjoint(node.outputs) and (len(started) < 2 or not self._spans_hosts):
+            started = []
+        for value, slot, redistribution in new:
+            run: Run = redistribution.start if (value, slot, redistribution) in started else redistribution
+            self._append(run, (self._slots[value],), (slot,))
+        for _, slot, redistribution in started:
+            self._append(Arrival(redistribution), (slot,), (slot,))
+        return inputs
 
     def _add_outcome_checks(self, step: PlanStep) -> None:
         """Append a step that compares the outcome of a look, once its last value is there."""
