@@ -17,6 +17,11 @@ from distdl.models.plan.step_memory import StepMemory
 from distdl.models.plan.training import Training
 from distdl.models.rules.windows import CONVOLUTIONS
 
+BUCKET = 1 << 20
+"""Bytes of parameters that travel together, at least."""
+_SMALL = 8192  # bytes of a message that travels beside the vote on its call
+_DIRECT = 8  # ranks that send to each other directly
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -45,7 +50,8 @@ def cost(plan: Plan, machine: Machine, works: Mapping[Node, NodeWork], training:
     parameters = sum(value.nbytes for value in travels)
     away = parameters * (ranks - 1) // ranks
     sent = 2 * away * ranks
-    seconds = 2 * machine.transfer(away, ranks)
+    seconds = machine.transfer(2 * away, ranks, _messages(ranks, BUCKET) * -(-parameters // BUCKET))
+    seconds += machine.transfer(0, ranks, 2 * _rounds_of_vote(ranks))  # at the beginning and the end of the call
     for step, transfers in zip(plan.steps, plan.transfers(), strict=True):
         sent += 2 * sum(sum(counts.values()) * value.dtype.itemsize for value, counts in transfers)
         sent += 2 * received_within(step)[0] * len(workers_of(step, plan))
@@ -62,13 +68,30 @@ def seconds_of(steps: Sequence[PlanStep], plan: Plan, machine: Machine, works: M
 def _of_step(
     step: PlanStep, transfers: Transfers, plan: Plan, machine: Machine, works: Mapping[Node, NodeWork]
 ) -> float:
-    ranks, seconds = plan.base.size, 0.0
-    for value, counts in transfers:
-        received = max(counts.values(), default=0) * value.dtype.itemsize
-        seconds += 2 * machine.transfer(received, ranks, bool(counts))
+    ranks = plan.base.size
+    received = [max(counts.values()) * value.dtype.itemsize for value, counts in transfers if counts]
+    messages = [_messages(2, each) for each in received]
+    at_once = ranks > machine.ranks_per_node  # see Program
+    seconds = machine.transfer(2 * sum(received), ranks, max(messages, default=0) if at_once else sum(messages))
     within, exchanges = received_within(step)
-    seconds += 2 * machine.transfer(within, ranks, exchanges)
+    together = ranks if not within else 2  # all ranks add moments; others exchange with neighbors
+    seconds += machine.transfer(2 * within, ranks, _messages(together, within) * exchanges)
     return seconds + _computing(step, plan, machine, works[step.node])
+
+
+def _messages(ranks: int, received: int) -> int:
+    """How many messages follow one another in an exchange, forward and backward.
+
+    Small data travels at once, and in the backward pass beside a vote. Before large data, the receiver is asked.
+    """
+    is_large = received > _SMALL
+    rounds = 1 if ranks <= _DIRECT else math.ceil(math.log2(ranks))  # a tree of MPI
+    votes = _rounds_of_vote(ranks) if is_large or ranks > _DIRECT else 0
+    return 2 * rounds * (3 if is_large else 1) + votes
+
+
+def _rounds_of_vote(ranks: int) -> int:
+    return max(1, math.ceil(math.log(ranks, _DIRECT) - 1e-9)) if ranks > 1 else 0
 
 
 def _computing(step: PlanStep, plan: Plan, machine: Machine, work: NodeWork) -> float:

@@ -55,9 +55,10 @@ def _measured(grid: Grid, make_ones: Ones) -> Machine:
         line = grid.reshaped((grid.size, 1))
         exchange = operators.repartition(line, grid.reshaped((1, grid.size)), preserve_batch=False)
         latency = _median(grid, lambda: exchange(make_ones(1, grid.size)), repeats=20) / 20
-        large = make_ones(1024, 128 * grid.size)
-        sent = large.numel() * large.element_size() * (grid.size - 1) / grid.size
-        bandwidth = sent / max(_median(grid, lambda: exchange(large)) - latency, 1e-9)
+        small, large = (make_ones(rows, 128 * grid.size) for rows in (1024, 8192))
+        sent = (large.numel() - small.numel()) * large.element_size() * (grid.size - 1) / grid.size
+        longer = _median(grid, lambda: exchange(large)) - _median(grid, lambda: exchange(small))
+        bandwidth = sent / max(longer, 1e-9)
     profile: dict[str, object] = {
         "memory": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // (in_node if grid.size > 1 else cores),
         "ranks_per_node": in_node if len(set(nodes)) > 1 else max(in_node, cores),

@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from distdl.models.capture.recording import Value
+from distdl.models.plan.costs import BUCKET
 from distdl.models.plan.planning import PlanStep
 from distdl.models.plan.redistribution import Arrival
 from distdl.models.run.steps import Step, before_checkpoint
 from distdl.parameters.layout import Layout
 from distdl.parameters.transport import ParameterTransport
-
-_BUCKET = 1 << 20  # bytes of parameters that travel together, at least
 
 
 def with_transports(
@@ -67,7 +66,7 @@ def _buckets(
             value = waiting.pop(slot)
             needed.setdefault((value.dtype, reached.get(value, frozenset())), []).append(slot)
         for kind, slots in needed.items():
-            if kind not in last or sum(parameters[slot].nbytes for slot in last[kind]) >= _BUCKET:
+            if kind not in last or sum(parameters[slot].nbytes for slot in last[kind]) >= BUCKET:
                 last[kind] = []
                 buckets.append((place, last[kind]))
             last[kind] += slots
