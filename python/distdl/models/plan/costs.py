@@ -98,7 +98,7 @@ def _computing(step: PlanStep, plan: Plan, machine: Machine, work: NodeWork) -> 
     workers, node = step.workers, step.node
     if isinstance(workers, Blocks):
         share = step.overlap * workers.largest() / max(1, math.prod(workers.shape))
-        busy = sum(1 for rank in workers.ranks if 0 not in workers.local_shape(rank))
+        busy = math.prod(sum(size > 0 for size in sizes) for sizes in workers.block_sizes)
     else:
         share, busy = 1.0, plan.base.size
     is_view = not node.written and all(value in work.shares for value in node.outputs)
