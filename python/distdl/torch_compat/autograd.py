@@ -23,7 +23,7 @@ __all__ = [
     "hide_saved_tensors",
     "inputs_of_checkpoint",
 ]
-__all__ += ["is_checkpoint_hook", "is_in_backward", "number_of_writes", "saved_tensors_hooks"]
+__all__ += ["is_checkpoint_hook", "is_in_backward", "number_of_writes", "saved_tensors_hooks", "takes_hooks"]
 
 Context: TypeAlias = torch.autograd.function.FunctionCtx
 """The first argument of an autograd function's methods."""
@@ -32,6 +32,8 @@ saved_tensors_hooks: Callable[[], tuple[Callable[..., object], Callable[..., obj
     torch._C._autograd._top_saved_tensors_default_hooks, True
 )
 """The innermost hooks on tensors that autograd saves, or None."""
+takes_hooks: Callable[[], bool] = torch._C._autograd._saved_tensors_hooks_is_enabled
+"""Whether hooks on saved tensors may be set here: transforms of ``torch.func`` refuse them."""
 
 _AUTOGRAD_KEYS = ("AutogradFunctionality", "AutogradOther", "AutogradNestedTensor", "ADInplaceOrView")
 

@@ -13,6 +13,8 @@ import torch.nn.functional as F
 from torch.overrides import resolve_name
 
 from distdl.models.capture.recording import Arguments, Function, Options
+from distdl.nn.fourier.kinds import FUNCTIONS
+from distdl.nn.kernels.kept_sizes import keeping_sizes
 from distdl.torch_compat.layers import NormBase
 from distdl.torch_compat.operators import name_of_library, without_values
 
@@ -140,3 +142,5 @@ def _assert_async(input: torch.Tensor, assert_msg: str = "") -> torch.Tensor:
 
 WITHOUT_VALUES: dict[str, Function] = {"_assert_async": _assert_async, "grouped_mm": _grouped_mm, **without_values}
 """Functions to record in place of functions that torch cannot call without values, such as for some dtypes."""
+KEEPING_SIZES: dict[str, Function] = {f"fft_{name}": keeping_sizes(getattr(torch.fft, name)) for name in FUNCTIONS}
+"""Functions to call in place of functions that keep an input of which the backward pass needs only the shape."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from distdl.models.capture.functions import WITHOUT_VALUES
+from distdl.models.capture.functions import KEEPING_SIZES, WITHOUT_VALUES
 from distdl.models.capture.recording import Node, Recording, Value
 from distdl.models.capture.unrecorded import storage_of
 from distdl.torch_compat.fake import FakeTensor, FakeTensorMode, errors_of_missing_values
@@ -156,7 +156,7 @@ def _fake_tensor(value: Value, dtype: torch.dtype, asks: bool) -> torch.Tensor:
 
 def _call_of(node: Node, tensors: list[torch.Tensor]) -> object:
     if not isinstance(node.target, torch.nn.Module):
-        return node.as_function(WITHOUT_VALUES.get(node.key))(*tensors)
+        return node.as_function((WITHOUT_VALUES | KEEPING_SIZES).get(node.key))(*tensors)
     module, count = node.target, len(node.arguments)
     parameters = dict(zip(node.parameters, tensors[count:], strict=True))
     call = node.as_function(lambda *args, **kwargs: torch.func.functional_call(module, parameters, args, kwargs))

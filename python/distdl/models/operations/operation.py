@@ -126,6 +126,8 @@ class Operation:
         summed: the same operation, split along a dimension over which it sums.
         received: from the workers' blocks, the number of elements that all of them receive while they compute.
         exchanges_nothing: although it has placements.
+        expands: whether its result is much larger than what it reads, and is likely needed in the blocks of the model's
+            input: it costs less to move its inputs there.
         box: computes any box of the result, for workers that compute more than their blocks; None if nothing does.
     """
 
@@ -140,6 +142,7 @@ class Operation:
     summed: Operation | None = None
     received: Callable[[Blocks], int] | None = None
     exchanges_nothing: bool = False
+    expands: bool = False
     box: BoxFunction | None = None
 
     def blocks(self, ranks: Sequence[int], splits: Sequence[int]) -> Blocks:

@@ -23,8 +23,8 @@ Way = tuple[Operation, Blocks]
 class WorkerChoice:
     """Chooses the workers of operations.
 
-    They are those that the user requests; or else those that have the blocks of a parameter; or else those that receive
-    the fewest elements.
+    They are those that the user requests; or else those that have the blocks of a parameter; or else, for an operation
+    that expands, those of the base; or else those that receive the fewest elements.
 
     Args:
         base: all workers.
@@ -51,6 +51,10 @@ class WorkerChoice:
             if is_by_parameter:
                 return way
             aligned.append(way)
+        if operation.expands and ranks == self._base.ranks and len(operation.shape) == self._base.dim:
+            blocks = split_like(operation, self._base)
+            if blocks is not None:
+                return operation, blocks
         for split, workers in aligned:
             if len(workers.ranks) == len(ranks) and not _received(node, split, sources, workers):
                 return split, workers

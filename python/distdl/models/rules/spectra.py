@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 
+from distdl.models.capture.functions import KEEPING_SIZES
 from distdl.models.capture.recording import Node
 from distdl.models.operations.operation import Operation
 from distdl.models.operations.table import argument, local, rule_for, same, whole
@@ -24,6 +27,7 @@ def view_as_real(node: Node) -> Operation:
 
 
 _ONE = ("fft", "hfft", "ifft", "ihfft", "irfft", "rfft")
+_MUCH_LARGER = 4  # times the input
 _SHIFTS = ("fft_fftshift", "fft_ifftshift")
 
 
@@ -41,7 +45,10 @@ def transform(node: Node) -> Operation:
         size = None if is_shift else argument(node, 1, "s")
         dims = range(n) if size is None else range(n - len(size), n)
     looked = {d % n for d in ([dims] if isinstance(dims, int) else dims)}
-    return local(node, [same(n, but=looked)], looked)
+    operation = local(node, [same(n, but=looked)], looked, node.as_function(KEEPING_SIZES.get(node.key)))
+    # A few frequencies become a field again, which mostly meets the field that they were taken from.
+    expands = node.outputs[0].nbytes >= _MUCH_LARGER * node.inputs[0].nbytes
+    return dataclasses.replace(operation, expands=expands)
 
 
 @rule_for("stft")

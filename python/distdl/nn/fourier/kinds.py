@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from distdl.nn.kernels.fourier_slices import in_slices
+from distdl.nn.kernels.kept_sizes import keeping_sizes
 from distdl.parameters.transport import zero_of
 from distdl.torch_compat.compilers import assume_constant_result
 
@@ -73,7 +74,7 @@ class Transform:
         chosen = [d for d in self.dims if d in dims]  # the half-spectrum dimension stays last
         sizes = [self.sizes[self.dims.index(d)] for d in chosen]
         function = self.family if real else "ifft" if self.family in _INVERSE else "fft"
-        call: Callable[..., torch.Tensor] = getattr(torch.fft, f"{function}n")
+        call: Callable[..., torch.Tensor] = keeping_sizes(getattr(torch.fft, f"{function}n"))
 
         def transformed(x: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
             return call(x, sizes, dims, self.norm)
