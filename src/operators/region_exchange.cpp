@@ -32,13 +32,30 @@ geometry::Box covered(const RegionExchange::Side& side) {
   return volume == geometry::volume(hull) ? hull : geometry::Box(hull.size());
 }
 
-/// A tensor that is filled outside of a box.
-at::Tensor filled_around(const geometry::Box& box, at::IntArrayRef sizes, double fill,
-                         const at::TensorOptions& options) {
-  if (geometry::volume(box) == 0) return filled(sizes, fill, options);
-  const auto result = empty(sizes, options);
+/// A tensor without values, with channels last in memory where x has them there. Dimensions of size 1, one for each
+/// axis of workers that read the same, may stand before and between those of the images.
+at::Tensor empty_in_order_of(const at::Tensor& x, const Shape& sizes, const at::TensorOptions& options) {
+  const auto order = x.suggest_memory_format();
+  if (order != at::MemoryFormat::Contiguous) return empty(sizes, options.memory_format(order));
+  if (x.dim() <= 4 || x.is_contiguous()) return empty(sizes, options);
+  for (std::int64_t d = 0; d < x.dim(); ++d) {
+    const auto i = static_cast<std::size_t>(d);
+    if (x.size(d) != 1 || sizes[i] != 1) continue;
+    const auto images = x.squeeze(d);
+    if (images.suggest_memory_format() == at::MemoryFormat::Contiguous) continue;
+    auto others = sizes;
+    others.erase(others.begin() + d);
+    return empty_in_order_of(images, others, options).unsqueeze(d);
+  }
+  return empty(sizes, options);
+}
+
+/// Fill a tensor outside of a box.
+const at::Tensor& fill_around(const geometry::Box& box, const at::Tensor& result, double fill) {
   if (geometry::volume(box) == result.numel()) return result;
-  const auto value = filled({}, fill, options.memory_format(std::nullopt));
+  if (fill == 0.0 && geometry::volume(box) == 0) return result.zero_();
+  const auto value = filled({}, fill, result.options());
+  if (geometry::volume(box) == 0) return result.copy_(value);
   auto rest = result;
   for (std::size_t d = 0; d < box.size(); ++d) {
     const auto dim = static_cast<std::int64_t>(d), behind = rest.size(dim) - box[d].stop;
@@ -79,13 +96,14 @@ at::Tensor RegionExchange::apply(const at::Tensor& x, EarlySend early) const {
   const auto dtype = to_->local.dtype;
   const bool sums = to_->overlapping;
   const auto options = x.options().dtype(sums ? accumulate_type(dtype) : dtype);
-  const auto order = same_ranks_ && to_->local.sizes.size() == x.sizes().size() ? x.suggest_memory_format()
-                                                                                : at::MemoryFormat::Contiguous;
-  const auto in_order = options.memory_format(order);
+  const auto made = [&](const at::TensorOptions& of) {
+    const bool same_dims = same_ranks_ && to_->local.sizes.size() == x.sizes().size();
+    return same_dims ? empty_in_order_of(x, to_->local.sizes, of) : empty(to_->local.sizes, of);
+  };
   // If this rank's own block covers the result of a sum, copy it, and add only the borders.
   const auto* const basis = sums ? whole_from(*to_, comm.rank()) : nullptr;
-  auto result =
-      basis ? empty(to_->local.sizes, in_order) : filled_around(covered(*to_), to_->local.sizes, fill_, in_order);
+  const auto result = made(options);
+  if (!basis) fill_around(covered(*to_), result, fill_);
 
   // Boxes that are contiguous in memory travel from and to where they are; others through a buffer.
   Messages messages(id_->rank_set, early.tag, nullptr, in_pieces_);
@@ -123,7 +141,7 @@ at::Tensor RegionExchange::apply(const at::Tensor& x, EarlySend early) const {
     }
   }
   messages.wait_all();
-  return result.scalar_type() == dtype ? result : empty(result.sizes(), in_order.dtype(dtype)).copy_(result);
+  return result.scalar_type() == dtype ? result : made(options.dtype(dtype)).copy_(result);
 }
 
 Traffic RegionExchange::count_traffic(const at::Tensor& x) const {

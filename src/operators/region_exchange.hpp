@@ -27,7 +27,8 @@ class RegionExchange final : public LinearOperator {
   using SidePtr = std::shared_ptr<const Side>;
 
   /// Elements of the target that nothing arrives for are filled. With `same_ranks` each rank has a block on both sides
-  /// or on neither; then the result has the input's order of memory, contiguous or channels-last. `in_pieces`: see
+  /// or on neither; then the result has the input's order of memory, contiguous or channels-last, also behind
+  /// dimensions of size 1 that stand for workers who read the same. `in_pieces`: see
   /// Messages.
   RegionExchange(std::shared_ptr<const OperatorId> id, bool is_adjoint, SidePtr from, SidePtr to, double fill,
                  bool same_ranks, bool in_pieces)

@@ -14,6 +14,7 @@ from distdl.nn.base.option_types import Count, Integer, PositiveSizes, common_op
 from distdl.nn.base.precision import HALF
 from distdl.nn.conv.grid import ConvGrid, check_groups
 from distdl.nn.conv.halo import HaloConvolution, Sliding, fit
+from distdl.nn.kernels.channels_last import ordered_like
 from distdl.nn.windows.blocks import Resizing, blocks_of_outputs, naming_layer
 from distdl.nn.windows.layer import ResizingLayer
 from distdl.nn.windows.reader import BoxReader
@@ -248,7 +249,7 @@ class ConvLayer(_ConvOptions):
         on_block = grid.workers.active
         parameters = arrive()
         result = self._on_block(read, *parameters) if on_block else connect_to(read, *parameters)
-        return result if self._sum_reduce is None else self._sum_reduce(result)
+        return result if self._sum_reduce is None else ordered_like(result, self._sum_reduce(result))
 
     def _on_block(self, read: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """This worker's term of the output; a term without elements has the same graph as on other workers."""

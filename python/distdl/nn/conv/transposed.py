@@ -128,7 +128,8 @@ class _DistributedConvTranspose(PartitionsFirst, TransposeOptions):
         for d, (window, (first, _), (start, stop)) in enumerate(
             zip(self._used_windows, self._inputs, self._outputs, strict=True), start=-self.dims
         ):
-            result = result.narrow(d, start - window.first(first), stop - start)
+            if result.shape[d] != stop - start:  # else the backward pass would copy the whole gradient
+                result = result.narrow(d, start - window.first(first), stop - start)
         return result
 
 

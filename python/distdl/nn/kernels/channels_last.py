@@ -13,6 +13,11 @@ def memory_order(x: torch.Tensor) -> torch.memory_format:
     return _CHANNELS_LAST[x.dim()] if is_last else torch.contiguous_format
 
 
+def ordered_like(x: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    """A result in the memory order of x, if it has as many dimensions."""
+    return result.contiguous(memory_format=memory_order(x)) if result.dim() == x.dim() else result
+
+
 def selected(x: torch.Tensor, d: int, index: torch.Tensor) -> torch.Tensor:
     """``x.index_select(d, index)`` in the memory order of x, for a dimension of space that counts from the end."""
     if memory_order(x) == torch.contiguous_format:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from distdl import _core
 from distdl.nn.base.option_types import Device, Dtype, Float, HasBias, Natural, Positive, option, with_options
-from distdl.nn.kernels.channels_last import memory_order
+from distdl.nn.kernels.channels_last import ordered_like
 from distdl.nn.norm.base import NormLayer
 from distdl.nn.norm.moments import Gathering, SharedMoments
 from distdl.partitions.boxes import block_intervals
@@ -124,7 +124,7 @@ class DistributedGroupNorm(NormLayer):
         if not self.grid.active:
             return self.without_part(input)
         if self._shared is not None:
-            return self.normalized(input, self._shared, math.nan)[0].contiguous(memory_format=memory_order(input))
+            return ordered_like(input, self.normalized(input, self._shared, math.nan)[0])
         if self._is_empty or input.shape[1] == 0:  # as on all workers with the same channels
             return self.on_empty(input)
         weight, bias = self.named(self.parameters_in_use())

@@ -58,8 +58,9 @@ class DistributedLocalResponseNorm(Layer):
         self._read = BoxReader(name, self.grid, self.grid, list(map(sum, sizes)), wanted) if split else None
 
     def _function(self, x: torch.Tensor) -> torch.Tensor:
-        # torch joins dimensions by a view, which fails for some memory orders.
-        return F.local_response_norm(x.contiguous(), self.size, self.alpha, self.beta, self.k)
+        # Of more than two dimensions of space torch joins the last by a view, which fails for some memory orders.
+        joins = x.dim() > 4
+        return F.local_response_norm(x.contiguous() if joins else x, self.size, self.alpha, self.beta, self.k)
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
         if not self.grid.active:
