@@ -62,10 +62,16 @@ class Fourier(torch.nn.Module):
         return x
 
 
+def encoder():
+    layer = torch.nn.TransformerEncoderLayer(64, 4, 256, dropout=0.0, batch_first=True)
+    return torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+
 FIELDS = (1, 8, 128, 128)
 MODELS = {
     "fourier": (lambda: Fourier(OneByOne), FIELDS, 2),
     "fourier at once": (lambda: Fourier(AtOnce), FIELDS, 2),
+    "encoder": (encoder, (2, 256, 64), 1),
 }
 """The model, the shape of its input, and the dimension that is split."""
 
