@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/ThreadLocalState.h>
 #include <ATen/record_function.h>
+#include <c10/core/AutogradState.h>
 
 #include <optional>
 #include <stdexcept>
@@ -47,6 +48,13 @@ at::Tensor run(const OperatorPtr& linear_operator, const at::Tensor& x, EarlySen
     // Zeros that torch makes for derivatives have no memory.
     return linear_operator->apply(x._is_zerotensor() ? at::zeros(x.sizes(), x.options()) : x, early);
   });
+}
+
+/// Lets torch run the backward passes that this thread asks for in this thread, also those of tensors on a device.
+/// Torch runs the newest node first, by numbers that each thread counts for itself. If a thread of the device made
+/// nodes of its own, for second derivatives, the order could differ between ranks.
+void keep_backward_in_this_thread(const at::Tensor& x) {
+  if (!x.is_cpu()) c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
 }
 
 std::uint32_t version_of(const at::Tensor& x) {
@@ -138,6 +146,7 @@ UnderWay& of(const at::Tensor& token) {
 }  // namespace
 
 at::Tensor apply(const OperatorPtr& linear_operator, const at::Tensor& x, EarlySend early) {
+  keep_backward_in_this_thread(x);
   if (comm::under_way() && linear_operator->communicates()) {
     return result_of(*hand_over(linear_operator, x, false, early));
   }
@@ -146,6 +155,7 @@ at::Tensor apply(const OperatorPtr& linear_operator, const at::Tensor& x, EarlyS
 }
 
 at::Tensor start(const OperatorPtr& linear_operator, const at::Tensor& x, bool recorded, EarlySend early) {
+  keep_backward_in_this_thread(x);
   return token_of(hand_over(linear_operator, x, recorded, early), x);
 }
 

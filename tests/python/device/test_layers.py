@@ -1,6 +1,5 @@
 """Layers and models on a device, beside their twins on the CPU."""
 
-import dataclasses
 import os
 import random
 
@@ -19,9 +18,6 @@ from support.training import KINDS, Twins
 
 @pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
 def test_equals_the_twin(P_world, example, device):
-    # Not the second derivatives: torch numbers nodes by thread, so that the ranks may differ in the order of the nodes
-    # that a backward pass on a device made, and of those before it.
-    example = dataclasses.replace(example, second=False)
     draw = random.Random(f"{os.environ.get('DISTDL_SEED')} {example.cuts}")
     layout = draw.choice(["owner", "sharded"])
     assert_equals_sequential(example, grid(P_world, draw.choice(splits(example))), layout=layout, device=device)
