@@ -28,7 +28,7 @@ def zero_of(tensor: torch.Tensor) -> torch.Tensor:
     Without the connection on a rank without work, ``torch.autograd.grad`` and second derivatives would leave out
     communication there, for which other ranks wait.
     """
-    return tensor.flatten()[:0].sum()
+    return tensor.flatten()[:0].sum(dtype=tensor.dtype)  # autocast gives sums single precision on a GPU
 
 
 class Transport:

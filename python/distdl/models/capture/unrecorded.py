@@ -154,9 +154,10 @@ Autocast = dict[str, torch.dtype | None]
 
 def autocast() -> Autocast:
     """The current autocast dtype of each kind of device; None where autocast is off."""
-    return {
-        kind: torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None for kind in ("cpu", "cuda")
-    }
+    kinds, accelerator = {"cpu", "cuda"}, torch.accelerator.current_accelerator()
+    if accelerator is not None:
+        kinds.add(accelerator.type)
+    return {kind: torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None for kind in kinds}
 
 
 def drawn_outside_of_torch() -> bytes:

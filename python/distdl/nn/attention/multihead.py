@@ -12,6 +12,7 @@ from distdl.nn.attention.kernels.dropout import LayerWithDropout, Method
 from distdl.nn.attention.projections import ProjectedAttention
 from distdl.nn.attention.tokens import check_partition, check_token_features
 from distdl.nn.base.option_types import Count, Device, Dtype, HasBias, Integer, Probability, option, with_options
+from distdl.nn.base.precision import as_under_autocast
 from distdl.partitions.signatures import misfit
 
 __all__ = ["DistributedMultiheadAttention"]
@@ -160,6 +161,7 @@ class DistributedMultiheadAttention(LayerWithDropout):
             self.has_tangent,
         )
         if weights is not None:
+            weights = as_under_autocast(weights, lambda x: x.softmax(-1), weights.dim())
             weights = weights.mean(1) if average_attn_weights else weights
             weights = weights.squeeze(0) if self.grid.dim == 2 else weights
         return y, weights

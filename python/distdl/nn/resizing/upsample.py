@@ -7,6 +7,7 @@ from operator import index
 from typing import ClassVar, SupportsIndex
 
 import torch
+import torch.nn.functional as F
 
 from distdl import _core
 from distdl.nn.base.option_types import with_options
@@ -131,6 +132,9 @@ class DistributedUpsample(AdaptiveLayer):
         super().set_up()
         dtype = self.structure(self.grid)[0][1]
         self._taps = [] if self.mode == "area" or not self.grid.active else self._taps_of(dtype)
+
+    def on_one_element(self, x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x, 1, mode=self.mode)
 
     def nonempty_dims(self) -> int:
         return self.dims_of_average() if self.mode == "area" else super().nonempty_dims()
