@@ -52,6 +52,7 @@ row "messages and layers, 2 ranks" bash -c 'ranks 2 benchmarks/gpu.py'
 row "four networks, 4 ranks" bash -c 'ranks 4 -m pytest -q tests/python/device/test_networks.py'
 row "operators, 2 ranks" bash -c 'ranks 2 -m pytest -q tests/python/device/test_primitives.py'
 row "layers, checkpoints, replicas, 2 ranks" bash -c 'DISTDL_SEED=gpu ranks 2 -m pytest -q tests/python/device/test_layers.py'
+row "second derivatives, autocast, 2 ranks" bash -c 'DISTDL_SEED=gpu ranks 2 -m pytest -q tests/python/device/test_second_derivatives.py tests/python/device/test_autocast.py'
 row "operators, 3 ranks" bash -c 'ranks 3 -m pytest -q tests/python/device/test_primitives.py'
 printf '\n%s\n' "$(tail -n 1 $logs/device.log)"
 if command -v nvidia-smi >/dev/null; then
