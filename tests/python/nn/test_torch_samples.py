@@ -148,8 +148,9 @@ def test_refused_sample(P_world, name):
     DistributedPad refuses what torch.nn.functional.pad refuses, in place of the modules, each for one number of them.
     """
     kind, dims, info = name[:-2], int(name[-2]), module_infos()[name]
-    samples = samples_of(info, info.module_error_inputs_func, torch.float64)
-    assert len(samples) == REFUSED[name]
+    refused = info.module_error_inputs_func  # of MaxPool2d, torch 2.11 has none
+    samples = samples_of(info, refused, torch.float64) if refused else []
+    assert len(samples) == (REFUSED[name] if refused else 0)
     for sample in samples:
         twin, arguments, options, x = sequential(info, sample.module_error_input, torch.float64)
         with pytest.raises(sample.error_type, match=sample.error_regex):
