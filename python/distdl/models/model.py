@@ -224,7 +224,7 @@ class DistributedModel(Container, WrappedModule):
             if not program.plan.recording.is_open:
                 self._programs.keep(self._kind, program, call)
         self.program = program
-        self._held = [place_of(self, "parameters", name) for name in program.parameters]
+        self._held = [place_of(self, "parameters", name) for name in program.parameters]  # compilers replace them
 
     @functools.cached_property
     def _modules_within(self) -> list[torch.nn.Module]:
@@ -273,10 +273,10 @@ class DistributedModel(Container, WrappedModule):
         while True:
             program = self.program
             assert program is not None
+            self._snapshot.marks.put(program.plan.recording.tables)
             key = self._drawn_key() if program.is_random and not self.as_sequential else None
-            parameters = [held[leaf] for held, leaf in self._held]  # compiled programs replace them
             try:
-                return program(tensors_in(call), parameters, key, self._snapshot.hooks)
+                return program(tensors_in(call), [held[leaf] for held, leaf in self._held], key, self._snapshot.hooks)
             except OtherOutcomeError as other:
                 first = outcomes.of_first_looks(program.looks, other)
             with unseen_by_modes(), self.setting_up():

@@ -198,8 +198,7 @@ def load_sequential(
             value.copy_(operators.broadcast(all_ranks.line((root,)), all_ranks)(whole))
         elif layouts[name].grid.known:
             block = _scatter_from_root(layouts[name], whole, root)
-            if block.numel():
-                value.copy_(block)
+            value.copy_(block.reshape(value.shape))  # also without elements: all ranks see a write
     if extra:
         pickled_states = gather_or_raise(
             "load_sequential", all_ranks, lambda: pickle.dumps(extra if all_ranks.me == root else {})

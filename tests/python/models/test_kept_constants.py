@@ -6,7 +6,7 @@ import torch
 import distdl
 from support.blocks import grid
 from support.distributed import assert_equal_models, noise
-from support.ranks import job, raises_everywhere
+from support.ranks import job
 
 P_world = distdl.Partition(job)
 
@@ -25,21 +25,6 @@ class WithCoordinates(torch.nn.Module):
         return torch.cat((x, *(line.repeat(x.shape[0], 1, 1, 1) for line in self.grids)), 1).sin()
 
 
-class KeepsFeatures(torch.nn.Module):
-    """Keeps a table that depends on a parameter."""
-
-    table = None
-
-    def __init__(self):
-        super().__init__()
-        self.weight = torch.nn.Parameter(noise((5,)))
-
-    def forward(self, x):
-        if self.table is None:
-            self.table = self.weight.exp()
-        return x * self.table
-
-
 @pytest.mark.parametrize("split", [*map(list, dict.fromkeys([(1, 1, job.size, 1), (job.size, 1, 1, 1)]))], ids=str)
 def test_tables_of_constants_are_kept(split):
     ours = assert_equal_models(WithCoordinates(), (4, 2, 6, 5), split)
@@ -47,10 +32,3 @@ def test_tables_of_constants_are_kept(split):
     for shape in ((4, 2, 6, 5), (4, 2, 8, 4), (4, 2, 6, 5)):
         y = distdl.gather(ours(distdl.scatter(noise(shape), P_x)), ours.output_partition)
         assert job.rank or torch.equal(y, WithCoordinates()(noise(shape)))
-
-
-def test_tables_of_parameters_are_refused():
-    P_x = grid(P_world, [job.size, 1])
-    ours = distdl.distribute(KeepsFeatures(), P_x)
-    x = distdl.scatter(noise((4, 5)), P_x)
-    raises_everywhere(NotImplementedError, "kept in a buffer", lambda: ours(x), seconds=20.0)

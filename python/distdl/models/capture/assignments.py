@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 
+from distdl.models.capture.marks import Marks, is_marked
 from distdl.models.capture.unrecorded import own_attributes, refuse_backward_hooks
+from distdl.torch_compat.trees import tree_flatten
 
 _OF_CALLS = ("_forward_hooks", "_forward_pre_hooks")
 HOOKS = (*_OF_CALLS, "_backward_hooks", "_backward_pre_hooks")
@@ -60,12 +63,14 @@ class AttributeSnapshot:
 
     Attributes:
         hooks: those that look at results of the last call.
+        marks: where one process would keep tensors.
     """
 
     def __init__(self, model: torch.nn.Module, recorded: torch.nn.Module) -> None:
         held = [vars(module) for module in recorded.modules()]
         self._recorded = [{kind: set(own[kind]) for kind in _OF_CALLS} for own in held]
         self._states: list[_ModuleState] = []
+        self._tensors: list[tuple[str, torch.nn.Module, str, list[torch.Tensor]]] = []
         places: dict[int, list[_Place]] = {}
         for path, module in model.named_modules():
             names, values = list[str](), list[object]()
@@ -73,6 +78,8 @@ class AttributeSnapshot:
                 if _is_plain(value) or _is_method(module, name):
                     names.append(name)
                     values.append(value)
+                elif tensors := _held_tensors(value):
+                    self._tensors.append((path, module, name, tensors))
             own = vars(module)
             now, held = own["_modules"], own["_parameters"]
             self._states.append(_ModuleState(path, module, type(module), names, values, len(own), now, dict(now)))
@@ -80,13 +87,14 @@ class AttributeSnapshot:
                 if parameter is not None:
                     places.setdefault(id(parameter), []).append((held, name, f"{path}.{name}".removeprefix(".")))
         self._tied = [several for several in places.values() if len(several) > 1]
+        self.marks = Marks(model)
         self.hooks: list[Hook] = []
 
     def changes(self) -> str:
         """Describe the attributes that were assigned, in the same order on all ranks; "" if there are none.
 
         Raises:
-            TypeError, ValueError: if the model cannot be recorded again after a change.
+            TypeError, ValueError, NotImplementedError: if the model cannot be recorded again after a change.
         """
         changes: list[str] = []
         for path, module, kind, names, values, size, now, children in self._states:
@@ -100,9 +108,13 @@ class AttributeSnapshot:
                 _refuse_other_modules(path, now, children)
             if len(held) != size or not all(map(operator.is_, map(held.get, names), values)):
                 changes += _changed(path, module, dict(zip(names, values, strict=True)))
+        for path, module, name, tensors in self._tensors:
+            now_held = _held_tensors(vars(module).get(name))
+            if len(now_held) != len(tensors) or not all(map(operator.is_, now_held, tensors)):
+                changes.append(_emptied(f"{path}.{name}".removeprefix("."), now_held))
         for several in self._tied:
             _refuse_untied(several)
-        return ", ".join(changes + self._find_hooks())
+        return ", ".join(filter(None, (*changes, self.marks.note(), *self._find_hooks())))
 
     def _find_hooks(self) -> list[str]:
         """Find the hooks that look at results, and describe hooks of the model that were removed."""
@@ -145,9 +157,26 @@ def _refuse_untied(several: Sequence[_Place]) -> None:
             )
 
 
+def _emptied(name: str, tensors: Sequence[torch.Tensor]) -> str:
+    if tensors:
+        raise ValueError(
+            f"distribute: {name} holds other tensors than when the model was distributed; write into the model's "
+            "buffers, or distribute the model again"
+        )
+    return f"{name} without its tensors"
+
+
+def _held_tensors(value: object) -> list[torch.Tensor]:
+    """The tensors in an attribute."""
+    return [leaf for leaf in tree_flatten(value)[0] if isinstance(leaf, torch.Tensor)]
+
+
 def take_over(own: torch.nn.Module, source: torch.nn.Module) -> None:
-    """Give a module the plain attributes of another module, and remove the hooks that the other has no more."""
+    """Give a module the plain attributes of another module, and remove tensors and hooks that the other has no more."""
     held, other = vars(own), vars(source)
+    for name, value in own_attributes(own):
+        if _held_tensors(value) and not _held_tensors(other.get(name)):
+            held[name] = copy.copy(other.get(name))
     held.update({name: value for name, value in own_attributes(source) if _is_plain(value)})
     for kind in (*_OF_CALLS, *_ABOUT_HOOKS):
         for gone in held[kind].keys() - other[kind].keys():
@@ -171,6 +200,8 @@ def _changed(path: str, module: torch.nn.Module, noted: dict[str, object]) -> It
         if _is_method(module, name):
             if noted.get(name) is not value:
                 raise ValueError(f"distribute: {full} was assigned after the model was distributed; assign it before")
+            continue
+        if is_marked(value):
             continue
         if name in noted and not _is_plain(value):
             raise TypeError(

@@ -28,6 +28,7 @@ from distdl.models.capture.functions import (
     without_template,
 )
 from distdl.models.capture.interception import FunctionClass, apply_of, end_of_apply, intercepted_calls
+from distdl.models.capture.kept_tables import KeptTables
 from distdl.models.capture.known_values import KnownValues, is_kept_by_a_function, really
 from distdl.models.capture.layers_of_functions import layer_of
 from distdl.models.capture.looks import Looks
@@ -36,7 +37,7 @@ from distdl.models.capture.recording import Arguments, Function, ModuleBoundary,
 from distdl.models.capture.refused_looks import UnknownValuesError
 from distdl.models.capture.selections import UNKNOWN_NUMBER, Selections
 from distdl.models.capture.source_line import source_line
-from distdl.models.capture.tensors import Kept, RecordedTensors
+from distdl.models.capture.tensors import RecordedTensors
 from distdl.progress_bars import ProgressBar
 from distdl.torch_compat.autograd import number_of_writes
 from distdl.torch_compat.fake import errors_of_missing_values
@@ -66,7 +67,7 @@ class Recorder(TorchFunctionMode):
         attributes: names of attributes of modules, by the id of the objects that they hold.
         real_strides: whether each call also runs with zeros, so that values have the strides of real tensors.
         bar: advances with each call that is recorded.
-        earlier: the recorder of an earlier call, of which the model may have kept tensors computed from constants.
+        earlier: tensors of an earlier call, which the model may have kept.
         looks: finds the outcomes of looks at values; None if they are refused.
     """
 
@@ -79,15 +80,15 @@ class Recorder(TorchFunctionMode):
         attributes: Mapping[int, str],
         real_strides: bool = False,
         bar: ProgressBar | None = None,
-        earlier: Recorder | None = None,
+        earlier: KeptTables | None = None,
         looks: Looks | None = None,
     ) -> None:
         super().__init__()
         self._bar = bar
         self._key_of_layer, self._real_strides = key_of_layer, real_strides
         self._selections = Selections(ELEMENTWISE)
-        kept = None if earlier is None else earlier.constant_of
-        self.tensors = RecordedTensors(model, names, attributes, self._selections, kept)
+        self._earlier = earlier
+        self.tensors = RecordedTensors(model, names, attributes, self._selections, self._kept)
         self._paths = {id(module): path for path, module in reversed([*model.named_modules()])}
         self._path = [""]
         self._slices: dict[int, Arguments] = {}  # the arguments of x[index] by the id of the result, a view
@@ -95,13 +96,14 @@ class Recorder(TorchFunctionMode):
         self._is_in_call = False
         self._underived: list[torch.Tensor] = []  # by which torch has no derivative of the current call
         self.recording = Recording([self.tensors.new(tensor) for tensor in inputs])
-        self._known = KnownValues(self.recording, self.tensors, looks=looks)
-        self.constant_of: Kept = self._known.of_tensor
-        """The values of a tensor that is computed from constants alone; None for others."""
+        self.known = KnownValues(self.recording, self.tensors, looks=looks)
 
     def around_modules(self) -> AbstractContextManager[None]:
         """Record layers, and functions with a derivative of their own, as a whole."""
         return intercepted_calls(self._call_module, self._apply, self._vmap, lambda: not self._is_in_call)
+
+    def _kept(self, tensor: torch.Tensor) -> Value | None:
+        return None if self._earlier is None else self._earlier.value(tensor, self.recording, self.tensors)
 
     # Calls
 
@@ -118,7 +120,7 @@ class Recorder(TorchFunctionMode):
             return really(func, args, kwargs)
         layer = layer_of(func, args, kwargs)
         with self:  # torch has switched it off during this method
-            for special in (self._known.look, self._of_selections):
+            for special in (self.known.look, self._of_selections):
                 result = special(func, key, args, kwargs)
                 if result is not NotImplemented:
                     return result
@@ -186,7 +188,7 @@ class Recorder(TorchFunctionMode):
     def _vmap(self, run: Function, *args: object, **kwargs: object) -> object:
         """The result of ``torch.vmap``, whose functions cannot be recorded, of known values."""
         try:
-            result = self._known.call(run, args, kwargs)
+            result = self.known.call(run, args, kwargs)
         except Exception:  # the function uses other tensors
             result = NotImplemented
         return run(*args, **kwargs) if result is NotImplemented else result

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from distdl.models.capture import unrecorded
+from distdl.models.capture.marks import KeptTable
 from distdl.torch_compat.trees import tree_flatten, tree_map_only, tree_unflatten
 
 Function = Callable[..., object]
@@ -232,6 +233,8 @@ class Recording:
         looks: at values that are known in a call only, in order.
         written: the final values of buffers that the model writes into, by name.
         derivations: what is known of autograd functions, by their calls.
+        kept: the names of parameters and buffers on which tensors of an earlier call depend, by their ids.
+        tables: the attributes that hold these tensors.
         observed: the dimensions along which nodes without a rule may be split, or why there is no telling.
     """
 
@@ -242,6 +245,8 @@ class Recording:
     looks: list[Look] = field(default_factory=list)
     written: dict[str, Value] = field(default_factory=dict)
     derivations: dict[str, object] = field(default_factory=dict)
+    kept: dict[int, list[str]] = field(default_factory=dict)
+    tables: list[KeptTable] = field(default_factory=list)
     observed: dict[Node, tuple[CommonDim, ...] | Exception] = field(default_factory=dict)
     _producers: dict[Value, Node] = field(default_factory=dict, repr=False)
 

@@ -10,7 +10,10 @@ import torch
 
 from distdl.models.capture import unrecorded
 from distdl.models.capture.assignments import take_over
+from distdl.models.capture.attribute_state import AttributeState
+from distdl.models.capture.kept_tables import KeptTables
 from distdl.models.capture.looks import Looks, OpenLookError
+from distdl.models.capture.marks import ids_at, kept_tables, made_without_gradients
 from distdl.models.capture.memory_order import strides_in
 from distdl.models.capture.recorder import Recorder
 from distdl.models.capture.recording import Recording, Value
@@ -23,8 +26,6 @@ from distdl.torch_compat.fake import FakeTensor, FakeTensorMode, with_whole_list
 from distdl.torch_compat.modes import with_functions
 from distdl.torch_compat.parametrizations import computed_weights
 from distdl.torch_compat.trees import tree_map_only
-
-_HELD = ("_buffers", "_modules", "_parameters")
 
 
 class Skeleton:
@@ -49,6 +50,7 @@ class Skeleton:
                 self._names[id(fake)] = name
                 self._originals.append((weakref.ref(tensor), name))
         self.model = copied(model, {**tensors, **computed_weights(model)})
+        self._without_gradients: set[tuple[str, str]] = set()  # places of tensors that a call without any has kept
         self._caches: dict[str, torch.Tensor] = {}  # buffers that the last recorded call has made, with their values
         self.buffer_shapes = {name: tensor.shape for name, tensor in model.named_buffers(remove_duplicate=False)}
 
@@ -57,6 +59,7 @@ class Skeleton:
 
     def follow(self, model: torch.nn.Module) -> None:
         """Take over what changed in the model since: modes, plain attributes, hooks, dtypes, and frozen parameters."""
+        self._without_gradients = made_without_gradients(model)
         for module, source in zip(self.model.modules(), model.modules(), strict=True):
             module.training = source.training
             take_over(module, source)
@@ -97,10 +100,7 @@ class Skeleton:
                 way that cannot be recorded.
         """
         self._caches = {}
-        before = [
-            (module, dict(vars(module)), {kind: dict(vars(module)[kind]) for kind in _HELD})
-            for module in self.model.modules()
-        ]
+        before = AttributeState(self.model)
         numbers, tensors = self._numbers(), self._tensors()
         generator, other_generators = torch.get_rng_state(), unrecorded.drawn_outside_of_torch()
         orders = [range(len(shape)) for shape, _ in inputs] if orders is None else orders
@@ -108,13 +108,12 @@ class Skeleton:
             (shape, strides_in(order, shape), dtype) for (shape, dtype), order in zip(inputs, orders, strict=True)
         ]
         try:
-            known = {id(module) for module, *_ in before}
             try:
                 recorder = self._recorded(call, described, key_of_layer, real_strides, bar, looks=looks)
             except Exception:
-                self._refuse_new_modules(known)
+                self._refuse_new_modules(before.modules)
                 raise
-            self._refuse_new_modules(known)
+            self._refuse_new_modules(before.modules)
             if recorder.recording.is_open:
                 return with_transposed_linear(recorder.recording)
             if unrecorded.drawn_outside_of_torch() != other_generators:
@@ -129,23 +128,18 @@ class Skeleton:
             if after_first != numbers or not self._tensors() <= tensors or caches:
                 # The model keeps something of its call, such as the size or the features of the last image. A second
                 # recording shows what each further call computes. It fails if the call reads a tensor that was kept
-                # and is not computed from constants alone.
-                for module, _, held in before:
-                    vars(module)["_buffers"].update(held["_buffers"])
+                # and depends on an input.
+                before.restore_buffers()
                 for name, values in caches.items():
                     path, _, leaf = name.rpartition(".")
                     vars(self.model.get_submodule(path))["_buffers"][leaf] = values
                 recorder = self._recorded(call, described, key_of_layer, real_strides, bar, recorder, looks)
+                recorder.recording.tables = kept_tables(self.model, recorder.recording.kept)
                 if new := [*self._caches]:
                     raise NotImplementedError(f"the model gives its buffer {new[0]} another shape in each call")
                 self._refuse_counters(after_first)
         finally:
-            for module, attributes, held in before:
-                vars(module).clear()
-                vars(module).update(attributes)
-                for kind, own in held.items():
-                    vars(module)[kind].clear()
-                    vars(module)[kind].update(own)
+            before.restore()
         return with_transposed_linear(recorder.recording)
 
     def _recorded(
@@ -167,6 +161,8 @@ class Skeleton:
             for (path, name), attribute in unrecorded.attributes_of(self.model)
         }
         originals = {id(tensor): name for ref, name in self._originals if (tensor := ref()) is not None}
+        without_gradients = ids_at(self.model, self._without_gradients)
+        kept = earlier and KeptTables(earlier.recording, earlier.tensors, earlier.known, without_gradients)
         recorder = Recorder(
             self.model,
             fakes,
@@ -175,7 +171,7 @@ class Skeleton:
             names_of_attributes,
             real_strides,
             bar,
-            earlier,
+            kept,
             looks,
         )
         # Set-ups run without function modes, and compiled programs without autograd; the recorder needs both.
@@ -233,7 +229,7 @@ class Skeleton:
             if value is None or tensor is before.get(name):
                 continue
             has_other_shape = value.shape != self.buffer_shapes.get(name)
-            if has_other_shape and name not in in_state and (values := recorder.constant_of(tensor)) is not None:
+            if has_other_shape and name not in in_state and (values := recorder.known.of_tensor(tensor)) is not None:
                 self._caches[name] = values
                 continue
             if value.is_differentiable:

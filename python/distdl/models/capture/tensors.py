@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -19,7 +20,7 @@ _WITHOUT_TENSORS = (torch.Tensor, int, float, complex, str, bytes, type(None), t
                     enum.Enum, type)  # fmt: skip
 
 
-Kept = Callable[[torch.Tensor], torch.Tensor | None]
+Kept = Callable[[torch.Tensor], Value | None]
 
 
 class RecordedTensors:
@@ -29,7 +30,7 @@ class RecordedTensors:
         names: of parameters and buffers, by id.
         attributes: names of attributes of modules, by the id of the objects that they hold.
         selections: elements that masks select, which have no values.
-        kept: finds the values of a tensor that the model has kept from an earlier call; None without.
+        kept: finds the value of a tensor that the model has kept from an earlier call; None for others.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class RecordedTensors:
         names: Mapping[int, str],
         attributes: Mapping[int, str],
         selections: Selections,
-        kept: Kept | None = None,
+        kept: Kept,
     ) -> None:
         self._names, self._attributes, self._selections, self._kept = names, attributes, selections, kept
         self._values: dict[int, Value] = {}
@@ -60,6 +61,15 @@ class RecordedTensors:
     def note_writes(self, tensors: Sequence[torch.Tensor]) -> None:
         """Note that all writes into tensors so far are recorded."""
         self._versions.update({id(tensor): number_of_writes(tensor) for tensor in tensors})
+
+    def without_derivative(self, value: Value) -> Value:
+        """The same value without a derivative, in its place."""
+        own = self._values[id(self.tensor_of(value))] = replace(value, is_differentiable=False)
+        return own
+
+    def tensor_of(self, value: Value) -> torch.Tensor:
+        """The tensor that a value is of."""
+        return self._alive[value.number]
 
     def current(self, tensor: torch.Tensor) -> Value:
         """The value of a tensor that has one."""
@@ -93,14 +103,15 @@ class RecordedTensors:
             return self.new(tensor, name=self._names[id(tensor)])
         if not isinstance(tensor, FakeTensor):
             return self.new(tensor, constant=tensor)
-        constant = self._kept(tensor) if tensor.constant is None and self._kept is not None else tensor.constant
-        if constant is None:
-            raise NotImplementedError(
-                f"a tensor of shape {list(tensor.shape)} comes from a function that cannot be recorded, such as "
-                f"torch.func.vmap, or from an earlier call, {self._place()}; what a call needs of the one before can "
-                "be returned by it, or kept in a buffer"
-            )
-        return self.new(tensor, constant=constant)
+        if tensor.constant is not None:
+            return self.new(tensor, constant=tensor.constant)
+        if (value := self._kept(tensor)) is not None:
+            return value
+        raise NotImplementedError(
+            f"a tensor of shape {list(tensor.shape)} comes from a function that cannot be recorded, such as "
+            f"torch.func.vmap, or from an earlier call, {self._place()}; what a call needs of the one before can "
+            "be returned by it, or kept in a buffer"
+        )
 
     def values_in(self, args: Arguments, kwargs: dict[str, object]) -> tuple[Arguments, dict[str, object]]:
         """The arguments of a call, with values in place of tensors."""

@@ -51,7 +51,10 @@ def with_transposed_linear(recording: Recording) -> Recording:
 
 def _with(recording: Recording, instead: dict[Node, Node | None]) -> Recording:
     """The recording with other nodes, or none, in place of some."""
-    changed = Recording(recording.inputs, results=recording.results, looks=recording.looks, written=recording.written)
+    changed = Recording(
+        recording.inputs, results=recording.results, looks=recording.looks, written=recording.written,
+        tables=recording.tables,
+    )  # fmt: skip
     places = []
     for node in recording.nodes:
         places.append(len(changed.nodes))

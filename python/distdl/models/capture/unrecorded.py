@@ -81,7 +81,8 @@ def refuse_model(model: torch.nn.Module) -> None:
         if isinstance(value, torch.Tensor) and value.grad_fn is not None and id(value) not in computed:
             raise NotImplementedError(
                 f"distribute: {name} of {path or 'the model'} is computed from what requires gradients, and is not "
-                "computed again in a call; compute it in forward(), or keep what detach() gives"
+                "computed again in a call; compute it in forward(), keep what detach() gives, or empty it, as train() "
+                "and eval() of some models do"
             )
 
 

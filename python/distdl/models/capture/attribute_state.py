@@ -1,0 +1,53 @@
+"""The attributes of a model's modules before a call that changes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from distdl.models.capture.unrecorded import own_attributes
+
+_HELD = ("_buffers", "_modules", "_parameters")
+
+
+class AttributeState:
+    """The attributes of all modules, with what lists and dicts in them hold."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._attributes = [
+            (module, dict(vars(module)), {kind: dict(vars(module)[kind]) for kind in _HELD})
+            for module in model.modules()
+        ]
+        values = (value for module, *_ in self._attributes for _, value in own_attributes(module))
+        self._contents = [(each, each.copy()) for value in values for each in _containers(value)]
+        self.modules = {id(module) for module, *_ in self._attributes}
+
+    def restore_buffers(self) -> None:
+        """Give the modules the buffers of before."""
+        for module, _, held in self._attributes:
+            vars(module)["_buffers"].update(held["_buffers"])
+
+    def restore(self) -> None:
+        """Give the modules the attributes of before."""
+        for module, attributes, held in self._attributes:
+            vars(module).clear()
+            vars(module).update(attributes)
+            for kind, own in held.items():
+                vars(module)[kind].clear()
+                vars(module)[kind].update(own)
+        for container, content in self._contents:
+            container.clear()
+            if isinstance(container, dict) and isinstance(content, dict):
+                container.update(content)
+            elif isinstance(container, list):
+                container.extend(content)
+
+
+def _containers(value: object) -> Iterator[dict[object, object] | list[object]]:
+    """The lists and dicts in an attribute."""
+    if isinstance(value, dict | list):
+        yield value
+    if isinstance(value, dict | list | tuple):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _containers(part)
