@@ -70,6 +70,31 @@ class KeepsFeatures(torch.nn.Module):
         return x * self.table
 
 
+class Sloped(torch.nn.Module):
+    """Keeps biases of positions in a buffer that its calls make, of slopes in a buffer; as x_transformers' ALiBi does.
+
+    Args:
+        learns, counts: whether the biases depend on a parameter, and on a buffer into which the call writes.
+    """
+
+    def __init__(self, learns=False, counts=False):
+        super().__init__()
+        self.learns, self.counts = learns, counts
+        self.weight = torch.nn.Parameter(noise((1,)))
+        self.register_buffer("slopes", noise((3, 1), 1), persistent=False)
+        self.register_buffer("calls", torch.zeros(1, dtype=torch.float64))
+        self.register_buffer("bias", None, persistent=False)
+
+    def forward(self, x):
+        if self.bias is None or self.bias.shape[-1] < x.shape[-1]:
+            bias = torch.arange(x.shape[-1], dtype=x.dtype) * self.slopes
+            bias = bias * self.weight.detach() if self.learns else bias
+            self.register_buffer("bias", bias + self.calls if self.counts else bias, persistent=False)
+        if self.counts:
+            self.calls += 1
+        return x * self.weight + self.bias[:, : x.shape[-1]]
+
+
 class KeepsNoise(torch.nn.Module):
     """Keeps random numbers of its first call."""
 
@@ -173,6 +198,24 @@ def test_tables_that_are_kept_for_good():
     ours.module.table = None
     ours(x)
     copy.deepcopy(ours)(x)
+
+
+@pytest.mark.parametrize("split", splits((4, 3, 6)), ids=str)
+def test_tables_of_buffers_in_buffers(split):
+    model = Sloped()
+    P_x = grid(P_world, split)
+    ours = distdl.distribute(copy.deepcopy(model), P_x)
+    for seed, shape in enumerate([(4, 3, 6), (4, 3, 6), (4, 3, 8), (4, 3, 6)]):
+        compared(model, ours, P_x, shape, seed)
+        stepped(model, ours)
+
+
+@pytest.mark.parametrize("option", ["learns", "counts"])
+def test_other_tables_in_buffers_are_refused(option):
+    P_x = grid(P_world, [job.size, 1, 1])
+    ours = distdl.distribute(Sloped(**{option: True}), P_x)
+    x = distdl.scatter(noise((4, 3, 6)), P_x)
+    raises_everywhere(NotImplementedError, "gives its buffer bias the shape", lambda: ours(x), seconds=20.0)
 
 
 def test_other_tensors_than_those_of_the_given_model_are_refused():

@@ -57,9 +57,16 @@ class KeptTables:
         recording.kept[id(tensor)] = [source.name for source in sources if source.name]
         return values[last]
 
+    def sources(self, tensor: torch.Tensor) -> list[str] | None:
+        """The names of the parameters and buffers on which a tensor depends; None if it depends on other things."""
+        sources = self._computation(self._tensors.known(tensor))[1]
+        return None if sources is None else [source.name for source in sources if source.name]
+
     def _computation(self, last: Value | None) -> tuple[list[Node], list[Value] | None]:
         """The nodes that compute a value, in order, and what they read; None if that is not known before a call."""
-        calls, sources, pending = dict[Node, None](), dict[Value, None](), [last] if last is not None else []
+        if last is None:
+            return [], None
+        calls, sources, pending = dict[Node, None](), dict[Value, None](), [last]
         while pending:
             value = pending.pop()
             node = self._recording.producer(value)

@@ -51,7 +51,7 @@ class Skeleton:
                 self._originals.append((weakref.ref(tensor), name))
         self.model = copied(model, {**tensors, **computed_weights(model)})
         self._without_gradients: set[tuple[str, str]] = set()  # places of tensors that a call without any has kept
-        self._caches: dict[str, torch.Tensor] = {}  # buffers that the last recorded call has made, with their values
+        self._caches: dict[str, torch.Tensor] = {}  # buffers that the last recorded call has made
         self.buffer_shapes = {name: tensor.shape for name, tensor in model.named_buffers(remove_duplicate=False)}
 
     def __deepcopy__(self, memo: dict[int, object]) -> Skeleton:
@@ -229,8 +229,8 @@ class Skeleton:
             if value is None or tensor is before.get(name):
                 continue
             has_other_shape = value.shape != self.buffer_shapes.get(name)
-            if has_other_shape and name not in in_state and (values := recorder.known.of_tensor(tensor)) is not None:
-                self._caches[name] = values
+            if has_other_shape and name not in in_state and (cache := self._cache(recorder, tensor)) is not None:
+                self._caches[name] = cache
                 continue
             if value.is_differentiable:
                 raise NotImplementedError(
@@ -242,6 +242,17 @@ class Skeleton:
                 raise NotImplementedError(f"the model gives its buffer {name} the shape {list(value.shape)}")
             written[name] = value
         return written
+
+    def _cache(self, recorder: Recorder, tensor: torch.Tensor) -> torch.Tensor | None:
+        """The content of a new buffer in the next call: values, or what depends on buffers alone; None for others."""
+        if (values := recorder.known.of_tensor(tensor)) is not None:
+            return values
+        sources = KeptTables(recorder.recording, recorder.tensors, recorder.known, frozenset()).sources(tensor)
+        buffers = dict(self.model.named_buffers(remove_duplicate=False))
+        are_kept = sources is not None and all(
+            name in buffers and recorder.tensors.changed(buffers[name], name) is None for name in sources
+        )
+        return tensor if are_kept else None
 
 
 def _input(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
