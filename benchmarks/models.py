@@ -65,12 +65,22 @@ def loss_of(results: object) -> tuple[list[torch.Tensor], torch.Tensor]:
     return leaves, torch.stack(terms).sum()
 
 
-def adam_steps(model: torch.nn.Module) -> Iterator[None]:
+def largest_gradient(model: torch.nn.Module) -> float:
+    """The largest element of all gradients, on all ranks."""
+    gradients = [each.grad for each in model.parameters() if each.grad is not None and each.grad.numel()]
+    return MPI.COMM_WORLD.allreduce(max((float(each.abs().max()) for each in gradients), default=0.0), MPI.MAX)
+
+
+def adam_steps(model: torch.nn.Module, largest: float) -> Iterator[None]:
     """Three steps of Adam, and before the last two a place to compute gradients anew.
 
-    Adam divides by the size of a gradient. A gradient that is zero but for rounding stays small with this epsilon.
+    Adam divides by the size of a gradient, so that a gradient that is zero but for rounding, as that of a bias before a
+    batch norm, would become a step of any size. With this epsilon, the rounding of a step is that of the gradients.
+
+    Args:
+        largest: the largest element of all gradients.
     """
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, eps=1e-4)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, eps=largest or 1.0)
     for _ in range(2):
         optimizer.step()
         optimizer.zero_grad()
@@ -110,8 +120,9 @@ class Pair:
             loss.backward()
             gradients = distdl.sequential_gradients(self.ours)
             losses, state = [loss.item()], dict[str, torch.Tensor]()
+            largest = largest_gradient(self.ours)
             if mode == "training":
-                for _ in adam_steps(self.ours):
+                for _ in adam_steps(self.ours, largest):
                     _, loss = loss_of(
                         distdl.gather(self.ours(*blocks, **self.entry.options), self.ours.output_partition)
                     )
@@ -127,7 +138,7 @@ class Pair:
         report = distdl.report(self.ours)
         row.operations, row.gathered = len(report.rows), sum(call.gathered for call in report.rows)
         if self.rank == 0:
-            self.measure(row, leaves, gradients, losses, state)
+            self.measure(row, leaves, gradients, losses, state, largest)
         return row
 
     def measure(
@@ -137,6 +148,7 @@ class Pair:
         gradients: Mapping[str, torch.Tensor],
         losses: Sequence[float],
         state: Mapping[str, torch.Tensor],
+        largest: float,
     ) -> None:
         """Note the errors beside the model in one process."""
         torch.manual_seed(3)
@@ -150,7 +162,7 @@ class Pair:
         row.gradient = errors.get(worst, 0.0)
         expected_losses = [loss.item()]
         if state:
-            for _ in adam_steps(self.model):
+            for _ in adam_steps(self.model, largest):
                 _, loss = loss_of(self.model(*self.inputs, **self.entry.options))
                 loss.backward()
                 expected_losses.append(loss.item())
