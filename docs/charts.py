@@ -1,4 +1,7 @@
-"""Charts of what happens in time, and of replicas."""
+"""Charts of what happens in time, of replicas, and of what limits a step."""
+
+from itertools import groupby
+from pathlib import Path
 
 from drawing import SMALL, Sheet, Theme
 from matplotlib.figure import Figure
@@ -103,4 +106,28 @@ def replicas(theme: Theme) -> Figure:
                 )
     sheet.text((left, 0.8), "$P_{replicas}$: 2 × 4, the first dimension counts replicas", ha="left")
     sheet.text((0.4, 1.9 + side + 1.4), "gradients, summed", SMALL, ha="left", color=theme.accent)
+    return sheet.figure
+
+
+def scaling(theme: Theme) -> Figure:
+    """What a step of weak scaling consists of, for each network and number of ranks: see benchmarks/scaling.py."""
+    lines = (Path(__file__).parent / "figures" / "scaling.txt").read_text().splitlines()[1:]
+    rows = [line.rsplit(maxsplit=5) for line in lines if ", weak" in line]
+    sheet = Sheet(theme, 33.0, 3.2 + 1.3 * len(rows) + 2.0 * len({row[0] for row in rows}))
+    left, width, y = 4.2, 23.0, 1.6
+    for i, part in enumerate(("computing", "bytes that travel", "messages that wait for each other")):
+        sheet.cell((left + 7.2 * i, 0.5), (0.8, 0.8), theme.hues[i], theme.ink)
+        sheet.text((left + 7.2 * i + 1.1, 0.9), part, SMALL, ha="left")
+    for name, group in groupby(rows, lambda row: row[0]):
+        y += 1.0
+        sheet.text((0.4, y), name.removesuffix(", weak"), ha="left")
+        y += 0.8
+        for _, ranks, step, *parts in group:
+            x, total = left, float(step)
+            sheet.text((left - 0.4, y + 0.5), ranks, SMALL, ha="right")
+            for hue, part in zip(theme.hues, parts, strict=False):
+                sheet.cell((x, y), (width * float(part) / total, 1.0), hue, theme.ink)
+                x += width * float(part) / total
+            sheet.text((left + width + 0.5, y + 0.5), f"{total:,.0f} ms", SMALL, ha="left")
+            y += 1.3
     return sheet.figure

@@ -253,6 +253,7 @@ PICTURES: dict[str, Callable[[Theme], Figure]] = {
     "start_wait": charts.start_wait,
     "vote": charts.vote,
     "layers": layers,
+    "scaling": charts.scaling,
 }
 
 
