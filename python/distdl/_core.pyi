@@ -284,6 +284,10 @@ class HostExchange:
         """Whether messages between these ranks may travel between hosts."""
 
     @property
+    def rank(self) -> int:
+        """This rank, which has to be one of them."""
+
+    @property
     def host(self) -> int:
         """A number of this rank's host."""
 

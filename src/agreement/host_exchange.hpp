@@ -19,6 +19,9 @@ class HostExchange {
 
   const std::vector<int>& ranks() const { return ranks_; }
 
+  /// This rank, which has to be one of them.
+  int rank() const { return ranks_.at(static_cast<std::size_t>(rank_set_.communicator->rank())); }
+
   /// Whether messages between these ranks may travel between hosts; the same on all of them.
   bool spans_hosts() const { return rank_set_.communicator && rank_set_.communicator->spans_hosts(); }
   /// The host of this rank, by a number that it alone has among the hosts of these ranks.

@@ -85,6 +85,7 @@ void bind_agreement(py::module_& m) {
            }),
            py::arg("root"), py::arg("ranks"))
       .def_property_readonly("ranks", &HostExchange::ranks)
+      .def_property_readonly("rank", &HostExchange::rank)
       .def_property_readonly("spans_hosts", &HostExchange::spans_hosts)
       .def_property_readonly("host", &HostExchange::host)
       .def(

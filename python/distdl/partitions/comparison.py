@@ -125,9 +125,9 @@ def gather_or_raise(operation: str, grid: Grid, make: Callable[[], bytes]) -> li
         message = b"-" + View(str(type(own)), raised=type(error).__name__, text=str(error)).to_json().encode()
     messages = grid.gather(message)
     if own is not None and type(own).__name__ not in _RAISED and len({*messages}) == 1:
-        raise own  # in its class, which all ranks know
+        raise _shown_by(own, grid.ranks[0], grid.me)  # in its class, which all ranks know
     failed = {rank: message for rank, message in zip(grid.ranks, messages, strict=True) if message[:1] == b"-"}
-    _raise_first({rank: View.from_json(message[1:].decode()) for rank, message in failed.items()}, error)
+    _raise_first({rank: View.from_json(message[1:].decode()) for rank, message in failed.items()}, error, grid.me)
     return [message[1:] for message in messages]
 
 
@@ -185,16 +185,22 @@ def differing_views(
     is_same, texts = exchange.compare(call, view.to_json())
     if is_same:
         if error is not None:
-            raise error
+            raise _shown_by(error, exchange.ranks[0], exchange.rank)
         return None
     known = {text: View.from_json(text) for text in set(texts)}
     views = dict(zip(exchange.ranks, map(known.__getitem__, texts), strict=True))
-    _raise_first(views, error, place)
+    _raise_first(views, error, exchange.rank, place)
     return views
 
 
-def _raise_first(views: Mapping[int, View], error: Exception | None, place: int = 0) -> None:
-    """Raise the first error of all ranks, if any; `error` is this rank's, in this place."""
+def _shown_by(error: Exception, rank: int, me: int) -> Exception:
+    """An error that all ranks raise, and that one rank shows if none catches it: see process/ending.py."""
+    error.__dict__["is_shown_by_another"] = rank != me
+    return error
+
+
+def _raise_first(views: Mapping[int, View], error: Exception | None, me: int, place: int = 0) -> None:
+    """Raise the first error of all ranks, if any; `error` is that of this rank, `me`, in this place."""
     failed = [rank for rank, view in views.items() if view.raised]
     if not failed:
         return
@@ -202,9 +208,7 @@ def _raise_first(views: Mapping[int, View], error: Exception | None, place: int 
     view = views[rank]
     error = error if view.place == place else None
     text = view.text if error is not None else f"{view.text} (raised on rank {rank})"
-    error_here = _RAISED.get(view.raised, RuntimeError)(text)
-    error_here.__dict__["raised_first_by"] = rank  # all ranks raise it
-    raise error_here from error
+    raise _shown_by(_RAISED.get(view.raised, RuntimeError)(text), rank, me) from error
 
 
 def refuse_difference(views: Mapping[int, View]) -> NoReturn:

@@ -30,7 +30,7 @@ def raise_together(
                 return function(*args, **kwargs)
             except TypeError as error:
                 # The arguments may fit in an order other than the signature's, and another rank's may not.
-                problem = None if hasattr(error, "raised_first_by") else misfit(function, args, kwargs)
+                problem = None if hasattr(error, "is_shown_by_another") else misfit(function, args, kwargs)
                 if problem is None:
                     raise
             is_constructor = bool(args) and function.__name__ == "__init__"

@@ -28,8 +28,7 @@ def _end_the_job(kind: type[BaseException], error: BaseException, trace: Traceba
     Of ranks that all raise the same, the one that has raised it first shows it. The others give it time to end the job.
     """
     try:
-        first = getattr(error, "raised_first_by", None)
-        if first is not None and _others_may_wait() and first != MPI.COMM_WORLD.Get_rank():
+        if getattr(error, "is_shown_by_another", False) and _others_may_wait():
             time.sleep(_SECONDS_FOR_THE_FIRST)
         _previous_hook(kind, error, trace)
     finally:

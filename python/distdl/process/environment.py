@@ -33,7 +33,7 @@ def ranks_on_each_host() -> int:
     """The number of ranks on each host, as DISTDL_HOSTS says."""
     hosts = os.environ.get("DISTDL_HOSTS") or "names"
     number = _HOSTS.get(hosts, int(hosts) if hosts.isdecimal() else -1)
-    if number < 0 or hosts == "0":
+    if number < 0 or number > _core.ONE_HOST or (number == 0 and hosts != "names"):
         raise ValueError(f"DISTDL_HOSTS={hosts!r}; it must be {', '.join(map(repr, _HOSTS))}, or a number of ranks")
     return number
 

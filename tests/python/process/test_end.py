@@ -230,18 +230,31 @@ def test_an_uncaught_exception_ends_the_job(program, by):
     assert "distdl: rank 1 of 2 ends the job: ValueError was not caught" in said
 
 
-@pytest.mark.parametrize("by", [(), ("-m", "mpi4py")], ids=["python", "python -m mpi4py"])
-def test_what_all_ranks_raise_is_shown_by_the_first_that_raised_it(by):
-    program = """
+RAISED_BY_ALL = {
+    "of one rank": (
+        """
         P_x = P.create_cartesian_topology_partition([2])
         model = distdl.distribute(lambda x: torch.nn.functional.embedding(x, torch.eye(4)), P_x)
         model(torch.tensor([9 if P.rank == 1 else 1]))
-        """
+        """, 1, "IndexError: distribute: "),
+    "of all ranks": ("""
+        distdl.distribute(lambda x: x if x.sum() > 0 else -x, P)(x)
+        """, 0, "NotImplementedError: distribute: "),
+    "of ranks in another order": ("""
+        P = distdl.Partition(MPI.COMM_WORLD.Split(0, -P.rank))
+        distdl.nn.AllSumReduce(P, ["x"] if P.rank == 0 else [0])
+        """, 1, "TypeError: "),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("by", [(), ("-m", "mpi4py")], ids=["python", "python -m mpi4py"])
+@pytest.mark.parametrize(("program", "rank", "error"), RAISED_BY_ALL.values(), ids=RAISED_BY_ALL)
+def test_what_all_ranks_raise_is_shown_by_the_first_that_raised_it(program, rank, error, by):
     status, said = jobs.ends(TWO_RANKS + textwrap.dedent(program), by=by)
     assert status == 1
-    assert "distdl: rank 1 of 2 ends the job: IndexError was not caught" in said
+    assert f"distdl: rank {rank} of 2 ends the job: " in said
     assert said.count("distdl: rank") == 1
-    assert said.count("\nIndexError: distribute: ") == 1
+    assert f"\n{error}" in said
 
 
 ANOTHER_TORCH = """
