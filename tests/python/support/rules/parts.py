@@ -11,7 +11,6 @@ PARTS = {
     "slices": (lambda x: x[:, 1:3, 2:], IMAGE),
     "slices with steps": (lambda x: x[..., ::2, 1::3], IMAGE),
     "slices from the end": (lambda x: x[:, :, -4:-1, :-2], IMAGE),
-    "a mask without dimensions": (lambda x: x[torch.tensor(True)] * 2, IMAGE),
     "a number that is a tensor": (lambda x: x[:, torch.tensor(1), torch.arange(3)[2]], IMAGE),
     "slices that are empty": (lambda x: x[:, :, 4:2], IMAGE),
     "slices beyond the end": (lambda x: x[:, :, 3:99], IMAGE),
