@@ -150,7 +150,7 @@ class KnownValues:
     def _numbers_of(self, part: object) -> tuple[object, ...] | None:
         """Numbers in place of a mask, a single number or a slice with tensors in an index; None for other parts."""
         if (mask := self._known_mask(part)) is not None:
-            return really(mask.nonzero, (), {"as_tuple": True}) if mask.dim() else (None,)  # a new dimension
+            return really(mask.nonzero, (), {"as_tuple": True})
         if isinstance(part, torch.Tensor) and not part.dim() and part.dtype in _WHOLE_NUMBERS:
             return (int(part),) if self._looks is not None or self.of_tensor(part) is not None else None
         if self._looks is None:
@@ -164,10 +164,9 @@ class KnownValues:
 
     def _known_mask(self, part: object) -> torch.Tensor | None:
         """A mask whose values are known while those of other tensors are not; None for all else."""
-        if not isinstance(part, torch.Tensor) or part.dtype != torch.bool:
+        if not isinstance(part, torch.Tensor) or part.dtype != torch.bool or not part.dim():
             return None
-        mask = self.of_tensor(part)
-        return mask if part.dim() or (mask is not None and mask) else None  # False, alone, selects nothing
+        return self.of_tensor(part)
 
     def of_tensor(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """The values of a tensor; None if they are not known."""
