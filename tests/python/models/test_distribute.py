@@ -39,7 +39,7 @@ def test_models_equal_themselves_in_one_process(name, training):
 @pytest.mark.parametrize("name", MODELS)
 def test_parameters_that_travel_apart(monkeypatch, name):
     """As parameters of large models do."""
-    monkeypatch.setattr("distdl.models.run.parameter_buckets._BUCKET", 1)
+    monkeypatch.setattr("distdl.models.run.parameter_buckets.BUCKET", 1)
     make, shape = MODELS[name]
     torch.manual_seed(0)
     assert_equal_models(make().double(), shape, [1, 1, P_world.size, *[1] * (len(shape) - 3)])
