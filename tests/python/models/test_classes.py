@@ -56,7 +56,6 @@ REFUSED = {
             torch.nn.Container,
             torch.nn.RNNBase,
             torch.nn.RNNCellBase,
-            torch.nn.CrossMapLRN2d,
         )
     },
     **{
