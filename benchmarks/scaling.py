@@ -9,24 +9,17 @@ one process, without any of the ranks, and takes a quarter of an hour.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
+from steps import SequentialUNet3d, Text, fno
 
 import distdl
 from distdl.models.plan.costs import cost
 from distdl.models.plan.training import Training
 from distdl.models.planned_model import PlannedModel, inputs_of
 from distdl.partitions.grid import Grid
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples" / "fno"))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples" / "networks"))
-import model as fno
-from gpt import SequentialGPT
-from unet import SequentialUNet3d
 
 # HPE Slingshot 11, as on the page of scale: 8 ranks and one adapter a node. A rank computes as one of an MI250X's two
 # chips: 23.9 TFLOP/s in float32, of which convolutions reach about half, and 1.6 TB/s.
@@ -39,17 +32,6 @@ NO_MESSAGES = replace(NO_LATENCY, bandwidth=1e18, node_bandwidth=1e18)
 RANKS = (1, 8, 1_000, 100_000)
 GRIDS = {1: (1, 1, 1), 8: (2, 2, 2), 1_000: (10, 10, 10), 100_000: (50, 50, 40)}
 SQUARES = {1: (1, 1), 8: (2, 4), 1_000: (25, 40), 100_000: (250, 400)}
-
-
-class Text(torch.nn.Module):
-    """A GPT of tokens in their order."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gpt = SequentialGPT(50_000, 1024, 16, 12, 8192)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.gpt(tokens, torch.arange(tokens.shape[1], device=tokens.device))
 
 
 @dataclass(frozen=True)
@@ -75,7 +57,8 @@ NETWORKS = {
         lambda: fno.in_one_process(32, 16, 4).float(), (1, 2, 1024, 1024), IMAGES, IMAGES
     ),
     "GPT of 12 layers of 1,024, 2,048 tokens a rank": Network(
-        Text, (1, 2048), {1: (1, 1), 8: (4, 2), 1_000: (500, 2), 100_000: (50_000, 2)}, {8: (4, 2), 1_000: (4, 250)},
+        lambda: Text(50_000, 1024, 16, 12, 8192), (1, 2048),
+        {1: (1, 1), 8: (4, 2), 1_000: (500, 2), 100_000: (50_000, 2)}, {8: (4, 2), 1_000: (4, 250)},
         torch.long,
     ),
 }  # fmt: skip

@@ -44,19 +44,19 @@ def networks(side: int) -> dict[str, Network]:
             lambda ranks: [*squares(ranks), 1],
         ),
         "FNO": (lambda: fno.in_one_process().float(), torch.empty(1, 2, 4 * side, 4 * side, device="meta"), squares),
-        "GPT": (lambda: Text(16 * side), tokens, lambda ranks: [1, ranks]),
+        "GPT": (lambda: Text(64, 32, 4, 2, 16 * side), tokens, lambda ranks: [1, ranks]),
     }
 
 
 class Text(torch.nn.Module):
     """A GPT of tokens in their order."""
 
-    def __init__(self, longest: int) -> None:
+    def __init__(self, vocabulary: int, width: int, heads: int, depth: int, longest: int) -> None:
         super().__init__()
-        self.gpt = SequentialGPT(64, 32, 4, 2, longest)
+        self.gpt = SequentialGPT(vocabulary, width, heads, depth, longest)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.gpt(tokens, torch.arange(tokens.shape[1]))
+        return self.gpt(tokens, torch.arange(tokens.shape[1], device=tokens.device))
 
 
 def measured(step: Callable[[], None], world: distdl.Partition) -> float:

@@ -51,13 +51,15 @@ Surroundings surroundings_of(MPI_Comm handle) {
   int length = 0, world_rank = 0;
   check(MPI_Get_processor_name(name.data(), &length), "MPI_Get_processor_name");
   check(MPI_Comm_rank(MPI_COMM_WORLD, &world_rank), "MPI_Comm_rank");
-  const std::int64_t mode = debugging() ? 1 : 0, said = ranks_on_each_host;
+  const std::int64_t by_name = base::hash_of(name.data()), mode = debugging() ? 1 : 0, said = ranks_on_each_host;
   constexpr auto kNothing = std::numeric_limits<std::int64_t>::max();
-  const auto [fewest, mode_max, mode_min] =
-      largest_of<3>({-(said == kHostsByName ? kNothing : said), mode, -mode}, handle);
-  const auto host = fewest == -kNothing ? base::hash_of(name.data()) : world_rank / -fewest;
-  const auto [last, first] = largest_of<2>({host, -host}, handle);
-  return {.host = host, .spans_hosts = last != -first, .same_debugging = mode_max == -mode_min};
+  const auto [minus_fewest, mode_max, mode_min, last_name, first_name, last_rank, first_rank] = largest_of<7>(
+      {-(said == kHostsByName ? kNothing : said), mode, -mode, by_name, -by_name, world_rank, -world_rank}, handle);
+  const std::int64_t fewest = -minus_fewest;
+  const bool named = fewest == kNothing;
+  return {.host = named ? by_name : world_rank / fewest,
+          .spans_hosts = named ? last_name != -first_name : last_rank / fewest != -first_rank / fewest,
+          .same_debugging = mode_max == -mode_min};
 }
 
 /// The hosts of all ranks. Collective.

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 import distdl
 from distdl import _core
 from distdl.models.plan.redistribution import Arrival
-from distdl.process.environment import ranks_on_each_host
 from support.blocks import grid
 from support.distributed import assert_none, noise, off
 from support.ranks import job, together
@@ -27,16 +26,6 @@ class Attention(torch.nn.Module):
     def forward(self, x):
         q, k, v = self.project(x).chunk(3, -1)
         return F.scaled_dot_product_attention(q, k, v) + x
-
-
-@pytest.fixture
-def comm(request):
-    """A communicator with so many ranks on each host."""
-    _core.set_hosts(request.param)
-    made = job.Dup()
-    yield made
-    made.Free()
-    _core.set_hosts(ranks_on_each_host())
 
 
 @pytest.mark.parametrize(("comm", "at_once"), [(_core.SEVERAL_HOSTS, True), (_core.ONE_HOST, False)], indirect=["comm"])

@@ -7,7 +7,6 @@ from torch.utils.checkpoint import checkpoint
 
 import distdl
 from distdl import _core
-from distdl.process.environment import ranks_on_each_host
 from support.blocks import grid
 from support.distributed import assert_equal_models, assert_none, noise, off, partitions
 from support.ranks import job, together
@@ -128,16 +127,6 @@ def test_second_derivatives(name):
     assert_none([*problems, off(slope, whole.grad, 1e-8)])
 
 
-@pytest.fixture
-def comm(request):
-    """A communicator whose ranks are on one host or on several, as far as they know."""
-    _core.set_hosts({"one": _core.ONE_HOST, "several": _core.SEVERAL_HOSTS}[request.param])
-    made = job.Dup()
-    yield made
-    made.Free()
-    _core.set_hosts(ranks_on_each_host())
-
-
 def messages(halos, comm):
     """The exchanges in a call of four convolutions, and in its backward pass."""
     P_x = grid(distdl.Partition(comm), [1, 1, job.size, 1])
@@ -156,7 +145,7 @@ def messages(halos, comm):
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("comm", ["one"], indirect=True)
+@pytest.mark.parametrize("comm", [_core.ONE_HOST], indirect=True)
 @pytest.mark.parametrize(("halos", "count"), [("chain", 1), ("each", 4), ("auto", 4)])
 def test_one_exchange_in_place_of_four(comm, halos, count):
     """On one host each convolution exchanges its halo by default."""
@@ -223,7 +212,7 @@ def test_hooks_see_blocks():
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("comm", ["several"], indirect=True)
+@pytest.mark.parametrize("comm", [_core.SEVERAL_HOSTS], indirect=True)
 @pytest.mark.parametrize(("machine", "rows", "count"), [
     ({"latency": 1e-2, "flops": 1e11, "call": 1e-5}, 12, 3),
     ({"latency": 1e-6, "flops": 1e11, "call": 1e-5}, 12, 0),

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from distdl.models.capture.known_values import KnownValues, really
+from distdl.models.capture.known_values import KnownValues, really, undrawn
 from distdl.models.capture.recording import Node, Recording, Value
 from distdl.models.capture.tensors import RecordedTensors
 from distdl.torch_compat.trees import tree_map_only
@@ -96,12 +96,12 @@ def _draws(node: Node) -> bool:
     """Whether a node draws random numbers."""
     if not node.inputs:
         return True  # its values would be known
-
     if isinstance(node.target, torch.nn.Module):
         return node.module.training and "ropout" in type(node.module).__name__
-    before = torch.get_rng_state()
-    with contextlib.suppress(Exception):  # zeros may be no values that the function takes
-        node.as_function()(*(torch.zeros_like(value.empty(torch.device("cpu"))) for value in node.arguments))
-    draws = not torch.equal(torch.get_rng_state(), before)
-    torch.set_rng_state(before)
-    return draws
+    zeros = [torch.zeros_like(value.empty(torch.device("cpu"))) for value in node.arguments]
+
+    def call() -> None:
+        with contextlib.suppress(Exception):  # zeros may be no values that the function takes
+            node.as_function()(*zeros)
+
+    return undrawn(call)[1]

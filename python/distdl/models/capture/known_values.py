@@ -207,10 +207,8 @@ class KnownValues:
             return None
         pairs = zip(node.inputs, values, strict=True)
         own = [x.clone() if each in node.written else x for each, x in pairs]
-        before = torch.get_rng_state()
-        result = node.as_function()(*own)
-        if not torch.equal(torch.get_rng_state(), before):
-            torch.set_rng_state(before)
+        result, drew = undrawn(lambda: node.as_function()(*own))
+        if drew:
             return None  # random numbers are others in each call
         results = own[:1] if node.key == "setitem" else tree_flatten(result)[0]
         return [each for each in results if isinstance(each, torch.Tensor)][node.outputs.index(value)].detach()
@@ -221,6 +219,16 @@ def really(function: Callable[..., Result], args: Arguments, kwargs: Options) ->
     with without_functions(), without_modes(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return function(*args, **kwargs)
+
+
+def undrawn(call: Callable[[], Result]) -> tuple[Result, bool]:
+    """The result of a call, and whether it drew random numbers of the CPU; the generator stays as it was."""
+    before = torch.get_rng_state()
+    try:
+        result = call()
+        return result, not torch.equal(torch.get_rng_state(), before)
+    finally:
+        torch.set_rng_state(before)
 
 
 def is_kept_by_a_function(args: Arguments, kwargs: dict[str, object]) -> bool:

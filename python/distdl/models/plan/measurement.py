@@ -55,7 +55,8 @@ def _measured(grid: Grid, make_ones: Ones) -> Machine:
         line = grid.reshaped((grid.size, 1))
         exchange = operators.repartition(line, grid.reshaped((1, grid.size)), preserve_batch=False)
         latency = _median(grid, lambda: exchange(make_ones(1, grid.size)), repeats=20) / 20
-        small, large = (make_ones(rows, 128 * grid.size) for rows in (1024, 8192))
+        widest = -(-256 // grid.size) * grid.size  # blocks of the same size among many ranks
+        small, large = (make_ones(rows, widest) for rows in (1024, 8192))
         sent = (large.numel() - small.numel()) * large.element_size() * (grid.size - 1) / grid.size
         longer = _median(grid, lambda: exchange(large)) - _median(grid, lambda: exchange(small))
         bandwidth = sent / max(longer, 1e-9)
