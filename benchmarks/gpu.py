@@ -13,6 +13,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -61,9 +62,15 @@ def messages(device: torch.device, nbytes: int, repeats: int) -> dict[str, str]:
     P_world = distdl.Partition()
     rotated = P_world.create_partition_inclusive([*range(1, comm.size), 0])
     shape = [comm.size]
-    exchange = dnn.Repartition(
-        P_world.create_cartesian_topology_partition(shape), rotated.create_cartesian_topology_partition(shape)
-    )
+    P_x = P_world.create_cartesian_topology_partition(shape)
+    exchange = dnn.Repartition(P_x, rotated.create_cartesian_topology_partition(shape))
+    P_first = P_world.create_cartesian_topology_partition([1])
+    of_first = on_device if P_first.active else distdl.zero_volume_tensor(device=device)
+    operators = {
+        "Repartition": partial(exchange, on_device),
+        "Broadcast": partial(dnn.Broadcast(P_first, P_x), of_first),
+        "AllSumReduce": partial(dnn.AllSumReduce(P_x, axes_reduce=[0]), on_device),
+    }
     weight = torch.ones(2048, 2048, device=device)
 
     def compute() -> None:
@@ -81,7 +88,7 @@ def messages(device: torch.device, nbytes: int, repeats: int) -> dict[str, str]:
             lambda: comm.Sendrecv(on_host.numpy(), other, recvbuf=received.numpy(), source=other), device, repeats
         ),
         "host to device": median(lambda: on_device.copy_(on_host, non_blocking=True), device, repeats),
-        "Repartition": median(lambda: exchange(on_device), device, repeats),
+        **{name: median(operator, device, repeats) for name, operator in operators.items()},
         "products of matrices": median(compute, device, repeats),
         "Repartition from start to wait, with products between": median(overlapped, device, repeats),
     }
@@ -89,7 +96,8 @@ def messages(device: torch.device, nbytes: int, repeats: int) -> dict[str, str]:
     for name in ("products of matrices", "Repartition from start to wait, with products between"):
         rows[name] = f"{1e3 * seconds[name]:9.2f} ms"
     bound = max(seconds[name] for name in ("device to host", "MPI between hosts", "host to device"))
-    rows["Repartition"] += f", {seconds['Repartition'] / bound:.2f} of the slowest of the three"
+    for name in operators:
+        rows[name] += f", {seconds[name] / bound:.2f} of the slowest of the three"
     return rows
 
 

@@ -145,7 +145,7 @@ bool can_travel(ScalarType dtype) {
          !(ScalarType::Int1 <= dtype && dtype <= ScalarType::Int7);
 }
 
-void fill_neutral(at::Tensor& x) {
+void fill_neutral(const at::Tensor& x) {
   if (x.is_complex()) {
     at::view_as_real(x).fill_(-0.0);
   } else if (x.is_floating_point()) {

@@ -38,6 +38,6 @@ void add(const at::Tensor& a, const at::Tensor& b, at::Tensor sum);
 bool can_travel(c10::ScalarType dtype);
 
 /// Fills with the neutral element of addition: -0.0 for floating point, since 0.0 + -0.0 is 0.0.
-void fill_neutral(at::Tensor& x);
+void fill_neutral(const at::Tensor& x);
 
 }  // namespace distdl::kernels

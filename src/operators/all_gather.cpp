@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "agreement/tensor_checks.hpp"
 #include "comm/requests.hpp"
@@ -14,6 +15,7 @@
 #include "operators/messages.hpp"
 #include "operators/reduce_scatter.hpp"
 #include "operators/sum_route.hpp"
+#include "operators/through_host.hpp"
 
 namespace distdl::operators {
 
@@ -58,6 +60,10 @@ at::Tensor in_place(const at::Tensor& arrived, const at::Tensor& result, const B
   return result;
 }
 
+std::int64_t total(const std::vector<std::int64_t>& sizes) {
+  return std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
+}
+
 }  // namespace
 
 bool AllGather::can_send_early(const at::Tensor& /*x*/) const {
@@ -73,35 +79,71 @@ void AllGather::send(const at::Tensor& x, Messages& messages) const {
 
 at::Tensor AllGather::apply(const at::Tensor& x, EarlySend early) const {
   if (!plan_->group) return copy_of(x);
-  const auto own = for_sending(x);
   auto result = empty(plan_->whole.sizes, x.options());
-  const bool direct = in_memory_order(result, plan_->blocks) && !is_staged(x.device());
-  auto arrived = direct ? result : for_receiving({result.numel()}, x.options());
-
+  const bool direct = in_memory_order(result, plan_->blocks);
+  const auto arrived = direct ? result : empty({result.numel()}, x.options());  // blocks, one after the other
   if (can_send_early(x)) {
+    const auto own = for_sending(x);
+    const auto host = is_staged(x.device()) ? for_receiving({result.numel()}, x.options()) : arrived;
     Messages messages(id_->rank_set, early.tag);
     if (!early.sent) send(own, messages);
-    gather_directly(own, arrived, *plan_, messages);
+    gather_directly(own, host, *plan_, messages);
+    if (!host.is_same(arrived)) arrived.view(-1).copy_(host, /*non_blocking=*/true);
     return direct ? result : in_place(arrived, result, *plan_);
   }
+  const auto number = plan_->pieces(x.scalar_type());
+  const bool through_buffer = number > 1 || is_staged(x.device());
+  through_host(pieces_of(contiguous(x), number), {empty({0}, x.options())},
+               [&](const at::Tensor& own, const at::Tensor& /*to*/, std::int64_t i) {
+                 const auto sizes = plan_->sizes_of_piece(i, number);
+                 const auto all = through_buffer ? for_receiving({total(sizes)}, x.options()) : arrived;
+                 gather_by_mpi(own, all, sizes);
+                 if (through_buffer) put_piece(all, i, number, arrived.view(-1));
+               });
+  return direct ? result : in_place(arrived, result, *plan_);
+}
+
+void AllGather::put_piece(const at::Tensor& all, std::int64_t i, std::int64_t number, const at::Tensor& arrived) const {
+  std::int64_t start = 0, from = 0;
+  for (const auto& box : plan_->blocks) {
+    const auto block = geometry::volume(box);
+    const auto piece = geometry::balanced_block(block, number, i);
+    const auto target = arrived.narrow(0, start + piece.start, piece.size());
+    target.copy_(all.narrow(0, from, piece.size()), /*non_blocking=*/true);
+    start += block;
+    from += piece.size();
+  }
+}
+
+void AllGather::gather_by_mpi(const at::Tensor& own, const at::Tensor& all,
+                              const std::vector<std::int64_t>& sizes) const {
   comm::Requests requests;
   requests.keep(own);
-  requests.keep(arrived);
+  requests.keep(all);
   std::vector<comm::Count> bytes;
   std::vector<comm::Displacement> offsets;
   std::int64_t offset = 0;
-  for (const auto& box : plan_->blocks) {
-    const auto size = geometry::volume(box) * static_cast<std::int64_t>(x.element_size());
+  for (const auto elements : sizes) {
+    const auto size = elements * static_cast<std::int64_t>(own.element_size());
     bytes.push_back(comm::count_of(size, "MPI_Iallgatherv"));
     offsets.push_back(comm::displacement_of(offset, "MPI_Iallgatherv"));
     offset += size;
   }
   comm::check(DISTDL_MPI_LARGE(MPI_Iallgatherv)(own.data_ptr(), bytes[static_cast<std::size_t>(plan_->group->rank())],
-                                                MPI_BYTE, arrived.data_ptr(), bytes.data(), offsets.data(), MPI_BYTE,
+                                                MPI_BYTE, all.data_ptr(), bytes.data(), offsets.data(), MPI_BYTE,
                                                 plan_->group->handle(), requests.next()),
               "MPI_Iallgatherv");
   requests.wait_all();
-  return direct ? result : in_place(arrived, result, *plan_);
+}
+
+std::int64_t BlocksPlan::pieces(c10::ScalarType dtype) const {
+  return in_pieces ? number_of_pieces(largest_part * static_cast<std::int64_t>(c10::elementSize(dtype))) : 1;
+}
+
+std::vector<std::int64_t> BlocksPlan::sizes_of_piece(std::int64_t i, std::int64_t number) const {
+  std::vector<std::int64_t> sizes;
+  for (const auto& box : blocks) sizes.push_back(geometry::balanced_block(geometry::volume(box), number, i).size());
+  return sizes;
 }
 
 OperatorPtr AllGather::make_adjoint() const { return c10::make_intrusive<ReduceScatter>(id_, !is_adjoint_, plan_); }
@@ -124,12 +166,13 @@ AllGatherPrimitive::AllGatherPrimitive(MPI_Comm root, const Partition& x, const 
 OperatorPtr AllGatherPrimitive::plan(const GlobalStructure& structure) {
   const auto dtype = check_roles(*id_, x_, structure);
   const auto blocks = check_blocks(*id_, x_, structure);
-  return c10::make_intrusive<AllGather>(id_, false, blocks_plan(x_, group_, blocks, dtype));
+  return c10::make_intrusive<AllGather>(id_, false, blocks_plan(x_, group_, blocks, dtype, structure.uses_devices()));
 }
 
 BlocksPlanPtr blocks_plan(const Placement& x, const AxisGroup& group, const std::vector<geometry::Blocks>& blocks,
-                          c10::ScalarType dtype) {
+                          c10::ScalarType dtype, bool in_pieces) {
   auto plan = std::make_shared<BlocksPlan>();
+  plan->in_pieces = in_pieces;
   plan->group = group.communicator;
   plan->ranks = group.ranks;
   plan->whole.dtype = plan->part.dtype = dtype;

@@ -15,6 +15,12 @@ struct BlocksPlan {
   Structure whole;
   Structure part;                 // this rank's block
   std::int64_t largest_part = 0;  // elements of the largest block
+  bool in_pieces = false;         // see through_host()
+
+  /// The number of pieces in which blocks travel, whose elements have this dtype.
+  std::int64_t pieces(c10::ScalarType dtype) const;
+  /// The elements of piece i of so many, of each block.
+  std::vector<std::int64_t> sizes_of_piece(std::int64_t i, std::int64_t number) const;
 };
 using BlocksPlanPtr = std::shared_ptr<const BlocksPlan>;
 
@@ -34,6 +40,11 @@ class AllGather final : public LinearOperator {
   Shape result_sizes(at::IntArrayRef /*sizes*/) const override { return plan_->whole.sizes; }
 
  private:
+  /// Gathers pieces of these sizes by MPI's collective.
+  void gather_by_mpi(const at::Tensor& own, const at::Tensor& all, const std::vector<std::int64_t>& sizes) const;
+  /// Copies piece i of all blocks to where these blocks stand one after the other.
+  void put_piece(const at::Tensor& all, std::int64_t i, std::int64_t number, const at::Tensor& arrived) const;
+
   BlocksPlanPtr plan_;
 };
 
@@ -49,6 +60,6 @@ class AllGatherPrimitive final : public Primitive {
 
 /// The plan of this rank for the blocks of the grid's dimensions: along the group's axes it gathers all of them.
 BlocksPlanPtr blocks_plan(const Placement& x, const AxisGroup& group, const std::vector<geometry::Blocks>& blocks,
-                          c10::ScalarType dtype);
+                          c10::ScalarType dtype, bool in_pieces);
 
 }  // namespace distdl::operators

@@ -10,6 +10,7 @@
 #include "kernels/staging.hpp"
 #include "operators/block_sum.hpp"
 #include "operators/direct_sum.hpp"
+#include "operators/through_host.hpp"
 
 namespace distdl::operators {
 
@@ -31,10 +32,11 @@ void AllSumReduce::send(const at::Tensor& x, Messages& messages) const {
 
 at::Tensor AllSumReduce::apply(const at::Tensor& x, EarlySend early) const {
   if (!group_->communicator) return copy_of(x);
-  const auto own = for_sending(converted(x, sum_type(x.scalar_type()).accumulate));
-  const auto result = for_receiving(own.sizes(), x.options().dtype(own.dtype()));
-  add_up(own, result, early);
-  return delivered_sum(result, x.device(), x.scalar_type());
+  const auto own = contiguous(converted(x, sum_type(x.scalar_type()).accumulate));
+  const auto result = empty(own.sizes(), own.options());
+  through_host(pieces_of(own, in_pieces_), pieces_of(result, in_pieces_),
+               [&](const at::Tensor& from, const at::Tensor& to, std::int64_t /*i*/) { add_up(from, to, early); });
+  return converted(result, x.scalar_type());
 }
 
 void AllSumReduce::add_up(const at::Tensor& own, const at::Tensor& result, EarlySend early) const {
@@ -92,7 +94,9 @@ Traffic AllSumReduce::count_traffic(const at::Tensor& x) const {
   return traffic;
 }
 
-OperatorPtr AllSumReduce::make_adjoint() const { return c10::make_intrusive<AllSumReduce>(id_, !is_adjoint_, group_); }
+OperatorPtr AllSumReduce::make_adjoint() const {
+  return c10::make_intrusive<AllSumReduce>(id_, !is_adjoint_, group_, in_pieces_);
+}
 
 AllSumReducePrimitive::AllSumReducePrimitive(MPI_Comm root, const Partition& x, const Axes& axes)
     : Primitive("AllSumReduce", rank_set_of(root, {x}), x),
@@ -103,7 +107,7 @@ OperatorPtr AllSumReducePrimitive::plan(const GlobalStructure& structure) {
   for (std::int64_t worker = 0; worker < x_.grid.size(); ++worker) {
     check_equal_shapes(*id_, x_, {x_.grid.ranks_along(worker, group_->axes).front(), worker}, structure);
   }
-  return c10::make_intrusive<AllSumReduce>(id_, false, group_);
+  return c10::make_intrusive<AllSumReduce>(id_, false, group_, structure.uses_devices());
 }
 
 }  // namespace distdl::operators

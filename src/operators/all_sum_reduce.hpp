@@ -8,8 +8,10 @@ namespace distdl::operators {
 
 class AllSumReduce final : public LinearOperator {
  public:
-  AllSumReduce(std::shared_ptr<const OperatorId> id, bool is_adjoint, std::shared_ptr<const AxisGroup> group)
-      : LinearOperator(std::move(id), is_adjoint), group_(std::move(group)) {}
+  /// `in_pieces`: see through_host().
+  AllSumReduce(std::shared_ptr<const OperatorId> id, bool is_adjoint, std::shared_ptr<const AxisGroup> group,
+               bool in_pieces)
+      : LinearOperator(std::move(id), is_adjoint), group_(std::move(group)), in_pieces_(in_pieces) {}
 
   at::Tensor apply(const at::Tensor& x, EarlySend early) const override;
   bool can_send_early(const at::Tensor& x) const override;
@@ -24,6 +26,7 @@ class AllSumReduce final : public LinearOperator {
   void add_up(const at::Tensor& own, const at::Tensor& result, EarlySend early) const;
 
   std::shared_ptr<const AxisGroup> group_;
+  bool in_pieces_;
 };
 
 class AllSumReducePrimitive final : public Primitive {

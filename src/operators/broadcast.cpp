@@ -7,12 +7,12 @@
 
 #include "agreement/tensor_checks.hpp"
 #include "comm/bytes.hpp"
-#include "comm/requests.hpp"
 #include "kernels/memory.hpp"
 #include "kernels/staging.hpp"
 #include "operators/messages.hpp"
 #include "operators/sum_reduce.hpp"
 #include "operators/sum_route.hpp"
+#include "operators/through_host.hpp"
 
 namespace distdl::operators {
 
@@ -50,29 +50,16 @@ void Broadcast::send(const at::Tensor& x, Messages& messages) const {
 at::Tensor Broadcast::apply(const at::Tensor& x, EarlySend early) const {
   const bool keeps_own = std::any_of(plan_->groups.begin(), plan_->groups.end(),
                                      [](const RootedGroup& group) { return group.is_root && group.is_member; });
-  // MPI's collective reads and writes memory of the host.
-  const auto by_mpi = [&](bool at_root) {
-    return std::any_of(plan_->groups.begin(), plan_->groups.end(), [&](const RootedGroup& group) {
-      return group.communicator && group.is_root == at_root && !is_direct(group) && group.communicator->size() > 2;
-    });
-  };
-  const auto source = by_mpi(true) ? for_sending(x) : packed(x);
+  const auto source = packed(x);
   const auto options = x.options().dtype(plan_->at_member.dtype);
-  const auto arrived = keeps_own       ? at::Tensor()
-                       : by_mpi(false) ? for_receiving(plan_->at_member.sizes, options)
-                                       : empty(plan_->at_member.sizes, options);
+  const auto arrived = keeps_own ? at::Tensor() : empty(plan_->at_member.sizes, options);
   bool is_filled = source.device() == x.device() && !source.is_alias_of(x);  // with a copy of x
   const auto own = !keeps_own ? at::Tensor() : is_filled ? source : empty(x.sizes(), x.options());
   Messages messages(id_->rank_set, early.tag);
   if (!early.sent) send(source, messages);
-  comm::Requests requests;
-  requests.keep(source);
-  requests.keep(arrived);
-  requests.keep(own);
-  // Nonblocking, because the groups of different roots may form a ring in which each waits for the next.
+  const RootedGroup *as_root = nullptr, *as_member = nullptr;  // in a collective of MPI
   for (const auto& group : plan_->groups) {
     if (!group.communicator) continue;
-    const auto& buffer = group.is_root ? source : arrived;
     if (is_direct(group)) {
       if (!group.is_root) messages.receive(arrived, group.ranks.front());
       continue;
@@ -94,15 +81,32 @@ at::Tensor Broadcast::apply(const at::Tensor& x, EarlySend early) const {
       is_filled |= fills;
       continue;
     }
-    const comm::Bytes bytes(static_cast<std::int64_t>(buffer.nbytes()));
-    comm::check(DISTDL_MPI_LARGE(MPI_Ibcast)(buffer.data_ptr(), bytes.count(), bytes.type(), group.root,
-                                             group.communicator->handle(), requests.next()),
-                "MPI_Ibcast");
+    (group.is_root ? as_root : as_member) = &group;
   }
-  if (keeps_own && !is_filled) own.copy_(resolved(x));
+  const auto none = empty({0}, options);
+  const auto fill_own = [&] {
+    if (keeps_own && !is_filled) own.copy_(resolved(x));
+  };
+  through_host(pieces_of(as_root ? source : none, plan_->in_pieces),
+               pieces_of(as_member ? arrived : none, plan_->in_pieces),
+               [&](const at::Tensor& from, const at::Tensor& to, std::int64_t i) {
+                 comm::Requests requests;
+                 // Nonblocking, because the groups of different roots may form a ring in which each waits for the next.
+                 if (as_root && (i == 0 || from.numel() > 0)) start_mpi(*as_root, from, requests);
+                 if (as_member && (i == 0 || to.numel() > 0)) start_mpi(*as_member, to, requests);
+                 if (i == 0) fill_own();
+                 requests.wait_all();
+               });
   messages.wait_all();
-  requests.wait_all();
-  return keeps_own ? own : delivered(arrived, x.device());
+  return keeps_own ? own : arrived;
+}
+
+void Broadcast::start_mpi(const RootedGroup& group, const at::Tensor& x, comm::Requests& requests) {
+  const comm::Bytes bytes(static_cast<std::int64_t>(x.nbytes()));
+  requests.keep(x);
+  comm::check(DISTDL_MPI_LARGE(MPI_Ibcast)(x.data_ptr(), bytes.count(), bytes.type(), group.root,
+                                           group.communicator->handle(), requests.next()),
+              "MPI_Ibcast");
 }
 
 OperatorPtr Broadcast::make_adjoint() const { return c10::make_intrusive<SumReduce>(id_, !is_adjoint_, plan_); }
@@ -118,6 +122,7 @@ OperatorPtr BroadcastPrimitive::plan(const GlobalStructure& structure) {
   const auto dtype = check_roles(*id_, x_, structure);
   auto plan = std::make_shared<RootedPlan>();
   plan->groups = groups_;
+  plan->in_pieces = structure.uses_devices();
   plan->at_root.sizes = structure[my_rank()].sizes;
   if (y_.own) {
     plan->at_member.sizes = x_.of(structure, matching_.root_of(*y_.own)).sizes;

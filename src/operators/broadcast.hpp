@@ -1,6 +1,7 @@
 // Broadcast: every worker of P_x copies its tensor to the workers of P_y that match it. The adjoint is SumReduce.
 #pragma once
 
+#include "comm/requests.hpp"
 #include "operators/rooted_groups.hpp"
 
 namespace distdl::operators {
@@ -20,6 +21,8 @@ class Broadcast final : public LinearOperator {
  private:
   /// Whether the tensors of a group travel as messages from the root to each other rank.
   bool is_direct(const RootedGroup& group) const;
+  /// Starts MPI's collective.
+  static void start_mpi(const RootedGroup& group, const at::Tensor& x, comm::Requests& requests);
 
   RootedPlanPtr plan_;
 };

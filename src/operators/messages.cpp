@@ -2,21 +2,14 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
 #include <thread>
 
 #include "comm/buffered_send.hpp"
 #include "comm/bytes.hpp"
 #include "comm/progress.hpp"
+#include "operators/through_host.hpp"
 
 namespace distdl::operators {
-
-namespace {
-
-constexpr std::int64_t kPieceBytes = 2 << 20;  // takes many times as long as starting to copy and to send it
-constexpr std::int64_t kMaxPieces = 256;       // of a message
-
-}  // namespace
 
 bool is_buffered(const at::Tensor& x) { return x.is_cpu() && x.nbytes() <= comm::kMaxBuffered; }
 
@@ -43,7 +36,7 @@ void receive(const at::Tensor& x, int rank, int tag, const comm::Communicator& c
 void Messages::send_to_others(const at::Tensor& x, std::vector<int> ranks) {
   std::erase(ranks, my_rank());
   if (ranks.empty()) return;
-  for (const auto& piece : pieces_of(x)) {
+  for (const auto& piece : pieces_of(x, in_pieces_)) {
     if (x.is_cpu()) {
       send_piece(piece, ranks);
     } else {
@@ -54,7 +47,7 @@ void Messages::send_to_others(const at::Tensor& x, std::vector<int> ranks) {
 }
 
 void Messages::receive(const at::Tensor& x, int rank) {
-  for (const auto& piece : pieces_of(x)) {
+  for (const auto& piece : pieces_of(x, in_pieces_)) {
     const auto host = x.is_cpu() ? piece : kernels::on_the_way_to(piece);
     operators::receive(host, rank, tag_, *rank_set_.communicator, receiving_);
     arrivals_.push_back({host, piece});
@@ -75,12 +68,6 @@ void Messages::wait_all() {
   if (!ends_.empty() && !arrivals_.front().target.is_cpu()) wait(ends_.size() - 1);
   receiving_.wait_all();
   sending_.wait_all();
-}
-
-std::vector<at::Tensor> Messages::pieces_of(const at::Tensor& x) const {
-  if (!in_pieces_ || static_cast<std::int64_t>(x.nbytes()) <= kPieceBytes) return {x};
-  const auto size = static_cast<std::int64_t>(x.element_size());
-  return x.view(-1).split(std::max(kPieceBytes / size, (x.numel() + kMaxPieces - 1) / kMaxPieces));
 }
 
 void Messages::send_copied() {

@@ -58,8 +58,6 @@ class Messages {
     at::Tensor host, target;
   };
 
-  /// The pieces in which a contiguous tensor travels.
-  std::vector<at::Tensor> pieces_of(const at::Tensor& x) const;
   /// Sends each piece when it has been copied from the device, and lets those that have arrived go on to it.
   void send_copied();
   void send_piece(const at::Tensor& x, const std::vector<int>& ranks);

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <numeric>
+
 #include "agreement/tensor_checks.hpp"
 #include "comm/requests.hpp"
 #include "kernels/box_view.hpp"
@@ -11,6 +13,7 @@
 #include "kernels/staging.hpp"
 #include "operators/block_sum.hpp"
 #include "operators/direct_sum.hpp"
+#include "operators/through_host.hpp"
 
 namespace distdl::operators {
 
@@ -50,9 +53,40 @@ void ReduceScatter::send_to_others(const std::vector<at::Tensor>& parts, Message
 at::Tensor ReduceScatter::apply(const at::Tensor& x, EarlySend early) const {
   if (!plan_->group) return copy_of(x);
   const auto own = converted(x, sum_type(x.scalar_type()).accumulate);
+  const auto number = route() == SumRoute::blocks ? plan_->pieces(own.scalar_type()) : 1;
+  if (number > 1) return add_up_pieces(own, number, x.scalar_type());
   const auto result = for_receiving(plan_->part.sizes, own.options());
   add_up(own, result, early);
   return delivered_sum(result, x.device(), x.scalar_type());
+}
+
+at::Tensor ReduceScatter::add_up_pieces(const at::Tensor& own, std::int64_t number, c10::ScalarType dtype) const {
+  std::vector<at::Tensor> pieces;  // each of all blocks
+  for (std::int64_t i = 0; i < number; ++i) {
+    const auto sizes = plan_->sizes_of_piece(i, number);
+    pieces.push_back(empty({std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0})}, own.options()));
+  }
+  std::vector<std::int64_t> filled(pieces.size());
+  for (const auto& box : plan_->blocks) {
+    const auto block = pieces_of(contiguous(view_of(own, box)), number);
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      pieces[i].narrow(0, filled[i], block[i].numel()).copy_(block[i]);
+      filled[i] += block[i].numel();
+    }
+  }
+  const auto result = empty(plan_->part.sizes, own.options());
+  through_host(pieces, pieces_of(result, number), [&](const at::Tensor& from, const at::Tensor& to, std::int64_t i) {
+    add_up_blocks(from.split_with_sizes(plan_->sizes_of_piece(i, number)), to);
+  });
+  return converted(result, dtype);
+}
+
+void ReduceScatter::add_up_blocks(const std::vector<at::Tensor>& parts, const at::Tensor& result) const {
+  SumLayout layout{.contributors = all_ranks(*plan_->group), .offsets = {0}, .receivers = {}};
+  for (const auto& part : parts) layout.offsets.push_back(layout.offsets.back() + part.numel());
+  BlockSum sum(*plan_->group, std::move(layout), parts, result);
+  sum.add();
+  sum.finish();
 }
 
 void ReduceScatter::add_up(const at::Tensor& own, const at::Tensor& result, EarlySend early) const {
@@ -68,15 +102,9 @@ void ReduceScatter::add_up(const at::Tensor& own, const at::Tensor& result, Earl
       sum.add_up();
       return;
     }
-    case SumRoute::blocks: {
-      SumLayout layout{.contributors = all_ranks(*plan_->group), .offsets = {0}, .receivers = {}};
-      const auto parts = for_ranks(own, true);
-      for (const auto& part : parts) layout.offsets.push_back(layout.offsets.back() + part.numel());
-      BlockSum sum(*plan_->group, std::move(layout), parts, result);
-      sum.add();
-      sum.finish();
+    case SumRoute::blocks:
+      add_up_blocks(for_ranks(own, true), result);
       return;
-    }
     default:
       add_up_by_mpi(own, result);
   }
@@ -122,7 +150,8 @@ OperatorPtr ReduceScatterPrimitive::plan(const GlobalStructure& structure) {
     const auto d = static_cast<std::size_t>(axis);
     blocks[d] = geometry::Blocks::balanced(structure[my_rank()].sizes[d], x_.grid.shape()[d]);
   }
-  return c10::make_intrusive<ReduceScatter>(id_, false, blocks_plan(x_, group_, blocks, dtype));
+  return c10::make_intrusive<ReduceScatter>(id_, false,
+                                            blocks_plan(x_, group_, blocks, dtype, structure.uses_devices()));
 }
 
 }  // namespace distdl::operators

@@ -26,6 +26,10 @@ class ReduceScatter final : public LinearOperator {
   void send_to_others(const std::vector<at::Tensor>& parts, Messages& messages) const;
   /// Adds up the group's tensors of all blocks; `result` is for this rank's block.
   void add_up(const at::Tensor& own, const at::Tensor& result, EarlySend early) const;
+  /// The sum of large terms of a device, in so many pieces of each block.
+  at::Tensor add_up_pieces(const at::Tensor& own, std::int64_t number, c10::ScalarType dtype) const;
+  /// Adds up the parts of a vector, of which each rank keeps its own.
+  void add_up_blocks(const std::vector<at::Tensor>& parts, const at::Tensor& result) const;
   void add_up_by_mpi(const at::Tensor& own, const at::Tensor& result) const;
 
   BlocksPlanPtr plan_;

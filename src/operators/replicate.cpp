@@ -10,7 +10,9 @@ namespace distdl::operators {
 
 at::Tensor Replicate::apply(const at::Tensor& x, EarlySend /*early*/) const { return at::alias(x); }
 
-OperatorPtr Replicate::make_adjoint() const { return c10::make_intrusive<AllSumReduce>(id_, !is_adjoint_, group_); }
+OperatorPtr Replicate::make_adjoint() const {
+  return c10::make_intrusive<AllSumReduce>(id_, !is_adjoint_, group_, in_pieces_);
+}
 
 ReplicatePrimitive::ReplicatePrimitive(MPI_Comm root, const Partition& x)
     : Primitive("Replicate", rank_set_of(root, {x}), x),
@@ -22,7 +24,7 @@ OperatorPtr ReplicatePrimitive::plan(const GlobalStructure& structure) {
   for (std::int64_t worker = 1; worker < x_.grid.size(); ++worker) {
     check_equal_shapes(*id_, x_, {0, worker}, structure);
   }
-  return c10::make_intrusive<Replicate>(id_, false, group_);
+  return c10::make_intrusive<Replicate>(id_, false, group_, structure.uses_devices());
 }
 
 }  // namespace distdl::operators

@@ -10,8 +10,10 @@ namespace distdl::operators {
 /// handing out the copies is the sum of what comes back for each of them.
 class Replicate final : public LinearOperator {
  public:
-  Replicate(std::shared_ptr<const OperatorId> id, bool is_adjoint, std::shared_ptr<const AxisGroup> group)
-      : LinearOperator(std::move(id), is_adjoint), group_(std::move(group)) {}
+  /// `in_pieces`: see through_host().
+  Replicate(std::shared_ptr<const OperatorId> id, bool is_adjoint, std::shared_ptr<const AxisGroup> group,
+            bool in_pieces)
+      : LinearOperator(std::move(id), is_adjoint), group_(std::move(group)), in_pieces_(in_pieces) {}
 
   /// Unlike other operators' results, the result shares the memory of x: a parameter is not copied to be used.
   at::Tensor apply(const at::Tensor& x, EarlySend early) const override;
@@ -21,6 +23,7 @@ class Replicate final : public LinearOperator {
 
  private:
   std::shared_ptr<const AxisGroup> group_;
+  bool in_pieces_;
 };
 
 class ReplicatePrimitive final : public Primitive {

@@ -27,8 +27,9 @@ std::vector<RootedGroup> rooted_groups(const RankSet& rank_set, const geometry::
 /// The groups with this rank's tensor on either side, for one global structure.
 struct RootedPlan {
   std::vector<RootedGroup> groups;
-  Structure at_root;    // the tensor of a root
-  Structure at_member;  // the tensor of a member
+  Structure at_root;       // the tensor of a root
+  Structure at_member;     // the tensor of a member
+  bool in_pieces = false;  // see through_host()
 };
 using RootedPlanPtr = std::shared_ptr<const RootedPlan>;
 

@@ -11,17 +11,20 @@
 #include "kernels/staging.hpp"
 #include "operators/block_sum.hpp"
 #include "operators/direct_sum.hpp"
+#include "operators/through_host.hpp"
 
 namespace distdl::operators {
 
-SumRoute SumReduce::route(const RootedGroup& group) const {
-  const auto& vector = group.is_root ? plan_->at_root : plan_->at_member;
-  const auto size = static_cast<std::int64_t>(c10::elementSize(accumulate_type(plan_->at_root.dtype)));
-  const auto bytes = vector.numel() * size;
+SumRoute SumReduce::route(const RootedGroup& group, std::int64_t elements) const {
+  const auto bytes = elements * static_cast<std::int64_t>(c10::elementSize(accumulate_type(plan_->at_root.dtype)));
   return route_of({.bytes = bytes,
                    .bytes_to_a_rank = bytes,
                    .ranks = group.communicator->size(),
                    .contributors = static_cast<int>(group.members.size())});
+}
+
+SumRoute SumReduce::route(const RootedGroup& group) const {
+  return route(group, (group.is_root ? plan_->at_root : plan_->at_member).numel());
 }
 
 bool SumReduce::can_send_early(const at::Tensor& /*x*/) const {
@@ -37,18 +40,25 @@ void SumReduce::send(const at::Tensor& x, Messages& messages) const {
 }
 
 at::Tensor SumReduce::apply(const at::Tensor& x, EarlySend early) const {
-  const auto own = for_sending(converted(x, sum_type(plan_->at_root.dtype).accumulate));
-  auto result = for_receiving(plan_->at_root.sizes, x.options().dtype(own.dtype()));
+  const auto own = contiguous(converted(x, sum_type(plan_->at_root.dtype).accumulate));
+  const auto result = empty(plan_->at_root.sizes, own.options());
+  through_host(pieces_of(own, plan_->in_pieces), pieces_of(result, plan_->in_pieces),
+               [&](const at::Tensor& from, const at::Tensor& to, std::int64_t i) { add_up(from, to, early, i == 0); });
+  return converted(result, plan_->at_root.dtype);
+}
+
+void SumReduce::add_up(const at::Tensor& own, const at::Tensor& result, EarlySend early, bool first) const {
   Messages messages(id_->rank_set, early.tag);
-  if (!early.sent) send(own, messages);
+  if (first && !early.sent) send(own, messages);
   comm::Requests requests;
   requests.keep(own);
   requests.keep(result);
   std::vector<std::unique_ptr<BlockSum>> in_blocks;
   std::optional<DirectSum> directly;  // a rank is the root of one group at most
   for (const auto& group : plan_->groups) {
-    if (!group.communicator) continue;
-    switch (route(group)) {
+    const auto& vector = group.is_root ? result : own;
+    if (!group.communicator || (!first && vector.numel() == 0)) continue;
+    switch (route(group, vector.numel())) {
       case SumRoute::direct: {
         if (!group.is_root) break;
         std::vector<int> contributors;
@@ -57,7 +67,6 @@ at::Tensor SumReduce::apply(const at::Tensor& x, EarlySend early) const {
         break;
       }
       case SumRoute::blocks: {
-        const auto& vector = group.is_root ? result : own;
         auto layout =
             rooted_layout(vector.numel(), static_cast<std::int64_t>(vector.nbytes()), group.members, group.root);
         const auto parts = group.is_member ? parts_of(own, layout) : std::vector<at::Tensor>{};
@@ -76,10 +85,9 @@ at::Tensor SumReduce::apply(const at::Tensor& x, EarlySend early) const {
     if (!group.communicator) result.copy_(own);
   }
   requests.wait_all();
-  return delivered_sum(result, x.device(), plan_->at_root.dtype);
 }
 
-void SumReduce::start_mpi(const RootedGroup& group, const at::Tensor& own, at::Tensor& result,
+void SumReduce::start_mpi(const RootedGroup& group, const at::Tensor& own, const at::Tensor& result,
                           comm::Requests& requests) const {
   const auto sum = sum_type(own.scalar_type());
   const void* source = own.data_ptr();
@@ -111,6 +119,7 @@ OperatorPtr SumReducePrimitive::plan(const GlobalStructure& structure) {
   }
   auto plan = std::make_shared<RootedPlan>();
   plan->groups = groups_;
+  plan->in_pieces = structure.uses_devices();
   plan->at_member.sizes = structure[my_rank()].sizes;
   if (y_.own) {
     plan->at_root.sizes = x_.of(structure, matching_.members_of(*y_.own).front()).sizes;

@@ -188,7 +188,52 @@ def large_broadcast(P: Partition) -> Case:
     return Case(dnn.Broadcast(P_x, P_y), _everyones(P_x, (401, 1001)))
 
 
+def large_sum(P: Partition) -> Case:
+    """To the last rank."""
+    return Case(dnn.SumReduce(grid(P, [P.size]), grid(P, [1], [P.size - 1])), (601, 1001))
+
+
+def large_sums_in_a_ring(P: Partition) -> Case:
+    """Of numbers of pieces that differ."""
+    P_x, P_y = grid(P, [P.size]), grid(P, [P.size], [(r + 1) % P.size for r in range(P.size)])
+    return Case(dnn.SumReduce(P_x, P_y), (100001, 5 * (P_x.rank + 1)))
+
+
+def large_all_sum(P: Partition) -> Case:
+    """Each rank gets the sum over all."""
+    return Case(dnn.AllSumReduce(grid(P, [P.size]), axes_reduce=[0]), (701, 1001))
+
+
+def large_gather(P: Partition) -> Case:
+    """Blocks that arrive in place."""
+    P_x = grid(P, [P.size])
+    return Case(dnn.AllGather(P_x, axes_all_gather=[0]), _blocks(P_x, (900001,)))
+
+
+def large_gather_of_columns(P: Partition) -> Case:
+    """Strided blocks, of sizes that differ."""
+    P_x = grid(P, [1, P.size])
+    return Case(dnn.AllGather(P_x, axes_keep=[0]), (601, 801 + P_x.rank))
+
+
+def large_reduce_scatter(P: Partition) -> Case:
+    """Strided blocks in, and blocks out."""
+    return Case(dnn.ReduceScatter(grid(P, [1, P.size]), axes_reduce_scatter=[1]), (701, 801 * P.size + 1))
+
+
 # Operators whose messages travel in pieces.
 LARGE_CASES: dict[str, Callable[[Partition], Case]] = {
-    make.__name__: make for make in (large_repartition, large_scatter, large_halos, large_broadcast)
+    make.__name__: make
+    for make in (
+        large_repartition,
+        large_scatter,
+        large_halos,
+        large_broadcast,
+        large_sum,
+        large_sums_in_a_ring,
+        large_all_sum,
+        large_gather,
+        large_gather_of_columns,
+        large_reduce_scatter,
+    )
 }
