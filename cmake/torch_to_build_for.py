@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 # safetensors reads and checks checkpoints; typing-extensions has what Python 3.10 lacks, and torch needs it as well.
 _OTHERS = ["mpi4py>=4.1,<5", "numpy", "safetensors>=0.6", "typing-extensions"]
@@ -58,8 +59,16 @@ def get_requires_for_dynamic_metadata(settings: Mapping[str, object]) -> list[st
     return [f"torch>={_text(OLDEST)},<{_text((NEWEST[0], NEWEST[1] + 1))}"]
 
 
-def dynamic_metadata(settings: Mapping[str, object], project: Mapping[str, object]) -> dict[str, list[str]]:
-    """What the wheel depends on: torch, of the minor version that it was built with."""
+def _version() -> str:
+    """The package's own, and the label DISTDL_LOCAL_VERSION, by which one of several wheels can be chosen."""
+    text = (Path(__file__).parents[1] / "python" / "distdl" / "__init__.py").read_text()
+    own = re.search(r'^__version__ = "(.*)"$', text, re.MULTILINE)[1]
+    label = os.environ.get("DISTDL_LOCAL_VERSION")
+    return f"{own}+{label}" if label else own
+
+
+def dynamic_metadata(settings: Mapping[str, object], project: Mapping[str, object]) -> dict[str, object]:
+    """The version of the wheel, and what it depends on: torch, of the minor version that it was built with."""
     try:
         torch = _checked(version("torch"))
     except PackageNotFoundError as error:  # a source distribution is made without torch
@@ -70,7 +79,7 @@ def dynamic_metadata(settings: Mapping[str, object], project: Mapping[str, objec
     asked = _asked()
     if asked and not f"{torch}.".replace("+", ".").startswith(f"{asked}."):  # where pip installs nothing to build with
         raise RuntimeError(f"distdl: DISTDL_TORCH={asked}, but torch {torch} is installed where distdl is built")
-    return {"dependencies": [f"torch=={_text(_minor(torch))}.*", *_OTHERS]}
+    return {"version": _version(), "dependencies": [f"torch=={_text(_minor(torch))}.*", *_OTHERS]}
 
 
 def dynamic_wheel(settings: Mapping[str, object]) -> dict[str, bool]:

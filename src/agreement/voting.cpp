@@ -27,7 +27,9 @@ template <class Error = std::runtime_error>
   const auto texts = comm::gather_texts(*rank_set.communicator, own);
   const bool in_backward = std::any_of(texts.begin(), texts.end(),
                                        [](const auto& text) { return text.find(", backward") != std::string::npos; });
-  throw Error(rule + "; " + base::by_rank(rank_set.ranks.list(), texts) + (in_backward ? kBackwardRule : ""));
+  throw base::OfAllRanks<Error>(
+      rule + "; " + base::by_rank(rank_set.ranks.list(), texts) + (in_backward ? kBackwardRule : ""),
+      rank_set.communicator->rank() != 0);
 }
 
 /// Distinguishes a call of an operator from its other calls, for a person who looks for a mistake.
@@ -118,13 +120,14 @@ void throw_errors(const OperatorId& id, const std::string& tensor, const GlobalS
 void throw_error(const OperatorId& id, const std::string& tensor, std::size_t rank, const Structure& structure) {
   const auto message =
       id.name + ": the " + tensor + " of rank " + std::to_string(id.rank_set.ranks.at(rank)) + " " + structure.error;
+  const bool by_another = static_cast<int>(rank) != id.rank_set.communicator->rank();
   switch (structure.error_kind) {
     case Structure::Error::type:
-      throw base::TypeError(message);
+      throw base::OfAllRanks<base::TypeError>(message, by_another);
     case Structure::Error::state:
-      throw std::runtime_error(message);
+      throw base::OfAllRanks<std::runtime_error>(message, by_another);
     default:
-      throw std::invalid_argument(message);
+      throw base::OfAllRanks<std::invalid_argument>(message, by_another);
   }
 }
 

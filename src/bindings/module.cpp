@@ -45,6 +45,16 @@ int code_of(const py::object& error) {
   return std::stoi(text.substr(start + before.size()));
 }
 
+void set_error_of_all(const base::ThrownByAll& thrown) {
+  const auto& error = dynamic_cast<const std::exception&>(thrown);
+  auto* const kind = dynamic_cast<const base::TypeError*>(&error) != nullptr         ? PyExc_TypeError
+                     : dynamic_cast<const std::invalid_argument*>(&error) != nullptr ? PyExc_ValueError
+                                                                                     : PyExc_RuntimeError;
+  const auto made = py::reinterpret_borrow<py::object>(kind)(error.what());
+  made.attr("is_shown_by_another") = thrown.shown_by_another();
+  PyErr_SetObject(kind, made.ptr());
+}
+
 void bind_errors(py::module_& m) {
   py::exception<comm::MPIError> type(m, "MPIError", PyExc_RuntimeError);
   type.attr("__module__") = "distdl";
@@ -59,6 +69,8 @@ void bind_errors(py::module_& m) {
       if (thrown) std::rethrow_exception(thrown);
     } catch (MPIError& error) {
       PyErr_SetString(error.python_type(), error.what());
+    } catch (const base::ThrownByAll& error) {
+      set_error_of_all(error);
     } catch (const base::TypeError& error) {
       PyErr_SetString(PyExc_TypeError, error.what());
     } catch (python_error& error) {  // from a hook that torch called, such as the one that ends the second forward pass

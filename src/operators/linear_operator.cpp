@@ -69,7 +69,7 @@ void Primitive::plan_if(bool changed) {
     operator_ = plan(agreement_.structure());
   } catch (...) {
     agreement_.forget();  // so that the next call asks for the structure again, on every rank
-    throw;
+    base::rethrow_of_all_ranks(my_rank() != 0);
   }
 }
 

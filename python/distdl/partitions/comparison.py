@@ -125,7 +125,7 @@ def gather_or_raise(operation: str, grid: Grid, make: Callable[[], bytes]) -> li
         message = b"-" + View(str(type(own)), raised=type(error).__name__, text=str(error)).to_json().encode()
     messages = grid.gather(message)
     if own is not None and type(own).__name__ not in _RAISED and len({*messages}) == 1:
-        raise _shown_by(own, grid.ranks[0], grid.me)  # in its class, which all ranks know
+        raise shown_by(own, grid.ranks[0], grid.me)  # in its class, which all ranks know
     failed = {rank: message for rank, message in zip(grid.ranks, messages, strict=True) if message[:1] == b"-"}
     _raise_first({rank: View.from_json(message[1:].decode()) for rank, message in failed.items()}, error, grid.me)
     return [message[1:] for message in messages]
@@ -185,7 +185,7 @@ def differing_views(
     is_same, texts = exchange.compare(call, view.to_json())
     if is_same:
         if error is not None:
-            raise _shown_by(error, exchange.ranks[0], exchange.rank)
+            raise shown_by(error, exchange.ranks[0], exchange.rank)
         return None
     known = {text: View.from_json(text) for text in set(texts)}
     views = dict(zip(exchange.ranks, map(known.__getitem__, texts), strict=True))
@@ -193,7 +193,7 @@ def differing_views(
     return views
 
 
-def _shown_by(error: Exception, rank: int, me: int) -> Exception:
+def shown_by(error: Exception, rank: int, me: int) -> Exception:
     """An error that all ranks raise, and that one rank shows if none catches it: see process/ending.py."""
     error.__dict__["is_shown_by_another"] = rank != me
     return error
@@ -208,7 +208,7 @@ def _raise_first(views: Mapping[int, View], error: Exception | None, me: int, pl
     view = views[rank]
     error = error if view.place == place else None
     text = view.text if error is not None else f"{view.text} (raised on rank {rank})"
-    raise _shown_by(_RAISED.get(view.raised, RuntimeError)(text), rank, me) from error
+    raise shown_by(_RAISED.get(view.raised, RuntimeError)(text), rank, me) from error
 
 
 def refuse_difference(views: Mapping[int, View]) -> NoReturn:

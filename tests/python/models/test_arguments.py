@@ -36,7 +36,7 @@ def problems_of(call):
         try:
             wrong = off_when_split(lambda: Function(call), whole, split, derived, **options)
         except Exception as error:
-            refusal = f"{type(error).__name__}: {error}"
+            refusal = f"{type(error).__name__}: {error}".partition(" (raised on rank")[0]
         refusals = together(refusal)
         if len(set(refusals)) > 1:
             problems.append(f"{call}: {split}: {refusals}")

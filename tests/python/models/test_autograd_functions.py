@@ -117,10 +117,12 @@ class Learned(torch.nn.Module):
         return Scaled.apply(NormOfRows.apply(x, self.weight, 1e-3), self.scale, self.columns)
 
 
+kept_swish = Swish.apply  # as many packages do
 MODELS = {
     "straight": lambda x: Straight.apply(x * 3) * x,
     "contiguous": lambda x: Contiguous.apply(x.transpose(0, 1)) * 2,
-    "swish": Swish.apply,
+    "swish": lambda x: Swish.apply(x),
+    "kept": lambda x: kept_swish(x) * torch.no_grad()(kept_swish)(x),
     "exponential": lambda x: Exponential.apply(x.sin())[0],
 }
 

@@ -14,7 +14,7 @@ from support.blocks import grid
 from support.checkpoints import keep_some, selective
 from support.distributed import assert_equal_models, assert_none, noise, off, partitions
 from support.models import Residual, Tokens
-from support.ranks import job, raises_everywhere, together
+from support.ranks import job, together
 
 P_world = distdl.Partition(job)
 pytestmark = pytest.mark.shared
@@ -137,14 +137,7 @@ def test_functions_with_derivatives_of_their_own_by_a_rule(counted):
 
 
 def test_a_kept_function_with_derivatives_of_its_own(counted):
-    """Torch calls it in Python before 2.14 only."""
-    kept = Checkpointed(False, Counted.apply).double()
-    if isinstance(vars(torch.autograd.Function)["apply"], classmethod):
-        assert_equal_models(kept, (2, 2, 6, 5), [1, 1, P_world.size, 1])
-        return
-    P_x = grid(P_world, [1, 1, P_world.size, 1])
-    x = distdl.scatter(noise((2, 2, 6, 5)), P_x)
-    raises_everywhere(NotImplementedError, "Counted.apply that it", lambda: distdl.distribute(kept, P_x)(x), seconds=20)
+    assert_equal_models(Checkpointed(False, Counted.apply).double(), (2, 2, 6, 5), [1, 1, P_world.size, 1])
 
 
 @pytest.mark.parametrize("fullgraph", [False, True])

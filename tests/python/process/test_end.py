@@ -244,6 +244,20 @@ RAISED_BY_ALL = {
         P = distdl.Partition(MPI.COMM_WORLD.Split(0, -P.rank))
         distdl.nn.AllSumReduce(P, ["x"] if P.rank == 0 else [0])
         """, 1, "TypeError: "),
+    "of a layer's tensor": ("""
+        layer = distdl.nn.DistributedConv1d(P.create_cartesian_topology_partition([1, 1, 2]), 1, 1, 3, padding=1)
+        layer("x" if P.rank == 1 else torch.ones(1, 1, 4))
+        """, 1, "TypeError: DistributedConv1d: the input of rank 1 "),
+    "of a rule for all tensors": ("""
+        layer = distdl.nn.DistributedConv1d(P.create_cartesian_topology_partition([1, 1, 2]), 1, 1, 3, padding=1)
+        layer(torch.ones(1, 1 + P.rank, 4))
+        """, 0, "ValueError: DistributedConv1d: "),
+    "of an operator": ("""
+        distdl.nn.SumReduce(P, P.create_partition_inclusive([1]))(torch.ones(1 + P.rank))
+        """, 0, "ValueError: SumReduce: "),
+    "of different calls": ("""
+        distdl.nn.AllSumReduce(P, [0])(x) if P.rank == 1 else layer(x)
+        """, 0, "RuntimeError: the ranks do not make the same call"),
 }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from distdl.models.capture.recording import Arguments, Function, Options
-from distdl.torch_compat.autograd import FunctionMeta, SingleLevelFunction
+from distdl.torch_compat.autograd import Context, FunctionMeta, SingleLevelFunction
 from distdl.torch_compat.transforms import batching
 
 _APPLY = vars(torch.autograd.Function)["apply"]
@@ -28,8 +28,8 @@ def apply_of(kind: FunctionClass) -> Function:
 def _calling_for_apply(applied: Callable[..., object], is_open: Callable[[], bool]) -> Iterator[None]:
     """Call ``applied(kind, *args)`` for ``kind.apply(*args)`` while `is_open` says so.
 
-    This includes a ``kind.apply`` that a model has kept, in an attribute or a global name, where torch calls it in
-    Python. From 2.14 on torch does not, and kept functions raise NotImplementedError.
+    This includes a ``kind.apply`` that a model has kept, in an attribute or a global name. From 2.14 on torch does not
+    call it in Python, but the function's ``forward``.
     """
 
     def seen(kind: FunctionClass, *args: Any, **kwargs: Any) -> object:
@@ -38,7 +38,7 @@ def _calling_for_apply(applied: Callable[..., object], is_open: Callable[[], boo
     changed: Any = SingleLevelFunction if _IN_PYTHON else torch.autograd.Function
     changed.apply = classmethod(seen)
     if not _IN_PYTHON:
-        FunctionMeta.__getattribute__ = _refusing(is_open)
+        FunctionMeta.__getattribute__ = _seeing_forward(applied, is_open)
     try:
         yield
     finally:
@@ -55,19 +55,25 @@ def end_of_apply(kind: FunctionClass) -> Function:
     return function
 
 
-def _refusing(is_open: Callable[[], bool]) -> Callable[[Any, str], object]:
-    def attribute(kind: Any, name: str) -> object:
+def _seeing_forward(
+    applied: Callable[..., object], is_open: Callable[[], bool]
+) -> Callable[[FunctionClass, str], object]:
+    def attribute(kind: FunctionClass, name: str) -> object:
         attribute = type.__getattribute__(kind, name)
         if name != "forward" or not is_open():
             return attribute
 
-        def refused(*args: object) -> None:
-            raise NotImplementedError(
-                f"the model calls a {kind.__name__}.apply that it has kept, which cannot be recorded with this version "
-                f"of torch; write {kind.__name__}.apply where it is called"
-            )
+        def seen(*args: Any) -> object:
+            if not args or not isinstance(args[0], Context):  # whether gradients are recorded is not known here
+                raise NotImplementedError(
+                    f"the model calls a {kind.__name__}.apply that it has kept, which cannot be recorded with this "
+                    f"version of torch as it has a setup_context; write {kind.__name__}.apply where it is called"
+                )
+            context, *inputs = args
+            with torch.set_grad_enabled(bool(context.next_functions)):
+                return applied(kind, *inputs)
 
-        return refused
+        return seen
 
     return attribute
 

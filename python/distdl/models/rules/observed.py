@@ -122,7 +122,7 @@ def _order(value: Value) -> list[int]:
 def _with_order(x: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
     if x.dim() != len(order):  # has no strides
         return x
-    return x.permute(*order).contiguous().permute(*(order.index(d) for d in range(x.dim())))
+    return x.permute(order).contiguous().permute([order.index(d) for d in range(x.dim())])
 
 
 def _is_same_call(node: Node, other: Node) -> bool:

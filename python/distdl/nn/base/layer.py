@@ -18,6 +18,7 @@ from distdl.nn.base.declared_layer import DeclaredLayer
 from distdl.nn.base.option_types import FirstPartition, common_options
 from distdl.nn.base.random_numbers import draw_key
 from distdl.nn.base.voted_layer import VotedLayer
+from distdl.partitions.comparison import shown_by
 from distdl.partitions.construction import constructor
 from distdl.texts import safe_text
 from distdl.torch_compat.autograd import saved_tensors_hooks
@@ -177,7 +178,11 @@ class Layer(VotedLayer):
             raise ValueError(problem)
 
     def _distdl_module_setup(self, input: tuple[object, ...]) -> None:
-        self.set_up_for(input)
+        try:
+            self.set_up_for(input)
+        except Exception as error:
+            shown_by(error, self.grid.ranks[0], self.grid.me)
+            raise
 
     def set_up_for(self, args: tuple[object, ...]) -> None:
         """Set up for the arguments of a call. Exceptions must be raised on all ranks."""

@@ -49,7 +49,7 @@ def in_slices(
     order = list(range(x.dim()))
     if not contiguous:
         order.sort(key=lambda d: (d in dims, 0 if d in dims else -x.stride(d)))
-    result = _in_huge_pages([shape[d] for d in order], dtype).permute(*np.argsort(order).tolist())
+    result = _in_huge_pages([shape[d] for d in order], dtype).permute(np.argsort(order).tolist())
     _write(call, x, dims, result, _SLICE * torch.get_num_threads())
     return result
 
