@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from distdl.models.capture.recording import Arguments, Function, Options
-from distdl.torch_compat.autograd import Context, FunctionMeta, SingleLevelFunction
+from distdl.torch_compat.autograd import FunctionMeta, SingleLevelFunction
 from distdl.torch_compat.transforms import batching
 
 _APPLY = vars(torch.autograd.Function)["apply"]
@@ -64,7 +64,7 @@ def _seeing_forward(
             return attribute
 
         def seen(*args: Any) -> object:
-            if not args or not isinstance(args[0], Context):  # whether gradients are recorded is not known here
+            if not args or not hasattr(args[0], "next_functions"):  # whether gradients are recorded is not known here
                 raise NotImplementedError(
                     f"the model calls a {kind.__name__}.apply that it has kept, which cannot be recorded with this "
                     f"version of torch as it has a setup_context; write {kind.__name__}.apply where it is called"
