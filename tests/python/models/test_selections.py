@@ -142,4 +142,5 @@ def test_errors_of_torch_are_raised(function):
     with pytest.raises((RuntimeError, IndexError)) as expected:
         function(numbers(*SHAPE))
     ours, x = distdl.distribute(Function(function), P_x), distdl.scatter(numbers(*SHAPE), P_x)
-    raises_everywhere(expected.type, ".", lambda: ours(x))
+    kind = IndexError if expected.type is IndexError else RuntimeError  # torch may have a class of its own with values
+    raises_everywhere(kind, ".", lambda: ours(x))
