@@ -34,6 +34,10 @@ RUNNING: dict[str, Variable] = {
         "host, each on a host of its own (``several``), as the ``names`` of the hosts say, or a number of ranks on "
         "each, such as ``8``. See :doc:`round_trips`.",
     ),
+    "DISTDL_DEVICE_MEMORY": (
+        "``staged``",
+        "``direct`` hands messages in memory of devices to MPI, which has to be built for them. See :doc:`gpus`.",
+    ),
     "DISTDL_PROGRESS_BARS": (
         "``1``",
         "``0`` shows no progress of saving, loading and planning. See :func:`distdl.set_progress_bars`.",
@@ -65,6 +69,10 @@ CLASSIC: dict[str, Variable] = {
 }
 BUILDING: dict[str, Variable] = {
     "CMAKE_BUILD_PARALLEL_LEVEL": ("the number of cores", "Compilers at a time. One compiler needs about 1 GiB."),
+    "DISTDL_LOCAL_VERSION": (
+        "not set",
+        "A label for the version of a wheel, such as ``torch2.13``, by which pip chooses one of several.",
+    ),
     "DISTDL_SYSTEM_MPI": ("not set", "``1`` builds with the MPI library whose ``mpicxx`` is on ``PATH``."),
     "DISTDL_TORCH": ("the installed torch", "The version of torch to build for, such as ``2.13``."),
 }

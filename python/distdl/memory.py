@@ -5,6 +5,8 @@ A tensor on a device goes to MPI through pinned host memory. The functions conce
 
 from __future__ import annotations
 
+from mpi4py import MPI
+
 from distdl import _core
 
 STAGING = {
@@ -56,6 +58,48 @@ def set_staging(when: str) -> None:
     if when not in STAGING:
         raise ValueError(f"set_staging: when={when!r}; it must be one of {', '.join(map(repr, STAGING))}")
     _core.set_staging(STAGING[when])
+
+
+def set_device_memory(way: str) -> None:
+    """Choose how messages of tensors on devices travel. No GPU has shown yet that "direct" is right.
+
+    Sums, and tensors that go to several ranks at once, are staged in any case. The ranks may choose differently. The
+    environment variable ``DISTDL_DEVICE_MEMORY`` sets the initial value.
+
+    Args:
+        way: "staged", the default, through memory of the host; or "direct", which hands memory of a device to MPI.
+
+    Raises:
+        ValueError: for another value, and for "direct" if the MPI library says that it takes no memory of devices.
+    """
+    if way not in ("staged", "direct"):
+        raise ValueError(f"set_device_memory: way={way!r}; it must be 'staged' or 'direct'")
+    if way == "direct" and not takes_devices():
+        raise ValueError(
+            f"set_device_memory: way='direct', but this MPI library takes memory of the kinds {kinds_of_memory()!r} "
+            "only; use one that was built for the devices"
+        )
+    _core.set_direct(way == "direct")
+
+
+def device_memory() -> str:
+    """How messages of devices travel: see :func:`distdl.memory.set_device_memory`."""
+    return "direct" if _core.direct() else "staged"
+
+
+def kinds_of_memory() -> str:
+    """The kinds of memory that the MPI library takes, such as ``"mpi,system,cuda"``; empty if it does not say.
+
+    Source: ``mpi_memory_alloc_kinds`` in section 12.4.3 of the `MPI standard 4.1
+    <https://www.mpi-forum.org/docs/mpi-4.1/mpi41-report.pdf>`_.
+    """
+    return MPI.COMM_WORLD.Get_info().get("mpi_memory_alloc_kinds") or ""
+
+
+def takes_devices() -> bool:
+    """Whether the MPI library takes memory of devices, or does not say."""
+    kinds = {kind.partition(":")[0] for kind in kinds_of_memory().split(",")}
+    return kinds == {""} or not kinds <= {"mpi", "system"}
 
 
 def staging() -> str:

@@ -105,6 +105,8 @@ void bind_process(py::module_& m) {
       .value("always", kernels::Staging::always);
   m.def("set_staging", &kernels::set_staging, py::arg("when"));
   m.def("staging", &kernels::staging);
+  m.def("set_direct", &kernels::set_direct, py::arg("on"));
+  m.def("direct", &kernels::direct);
 
   m.def("set_pool_limit", &kernels::set_pool_limit, py::arg("bytes"));
   m.def("pool_limit", &kernels::pool_limit);

@@ -5,8 +5,10 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <atomic>
+#include <thread>
 #include <utility>
 
+#include "comm/progress.hpp"
 #include "kernels/memory.hpp"
 #include "kernels/region_copy.hpp"
 
@@ -15,6 +17,7 @@ namespace distdl::kernels {
 namespace {
 
 std::atomic<Staging> when_to_stage{Staging::where_needed};
+std::atomic<bool> is_direct{false};
 
 at::TensorOptions host_options(const at::TensorOptions& options) {
   return options.device(at::kCPU).pinned_memory(!options.device().is_cpu());
@@ -26,6 +29,16 @@ void set_staging(Staging when) { when_to_stage = when; }
 Staging staging() { return when_to_stage; }
 
 bool is_staged(const at::Device& device) { return !device.is_cpu() || when_to_stage == Staging::always; }
+
+void set_direct(bool on) { is_direct = on; }
+bool direct() { return is_direct; }
+
+void wait_for_stream(const at::Device& device) {
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  c10::Event reached(device.type());
+  reached.record(guard.getStream(device));
+  for (int polls = 0; !reached.query(); ++polls) comm::patient() ? comm::pause(polls) : std::this_thread::yield();
+}
 
 at::Tensor for_sending(const at::Tensor& x) { return std::move(for_sending(std::vector{x}).front()); }
 

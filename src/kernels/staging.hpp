@@ -1,6 +1,6 @@
 // Memory that MPI can use, for tensors on any device: tensors on a device are staged, that is copied to and from pinned
 // memory of the host. MPI libraries that can use a device's memory do not wait for the work that is queued in its
-// streams, so none is handed to them.
+// streams: messages that are handed to them have to wait themselves, see Messages.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,6 +20,14 @@ Staging staging();
 
 /// Whether messages from and to this device are staged.
 bool is_staged(const at::Device& device);
+
+/// Whether MPI sends and receives memory of devices itself. What is added up, or goes to several ranks at once, is
+/// staged all the same.
+void set_direct(bool on);
+bool direct();
+
+/// Waits until all that is queued in the current stream of a device has been done.
+void wait_for_stream(const at::Device& device);
 
 /// x in contiguous memory that MPI can read: x itself, or a copy of it.
 at::Tensor for_sending(const at::Tensor& x);

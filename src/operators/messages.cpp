@@ -39,6 +39,8 @@ void Messages::send_to_others(const at::Tensor& x, std::vector<int> ranks) {
   for (const auto& piece : pieces_of(x, in_pieces_)) {
     if (x.is_cpu()) {
       send_piece(piece, ranks);
+    } else if (kernels::direct()) {
+      direct_.push_back({piece, ranks, false});
     } else {
       departures_.push_back({copies_.start(piece), ranks});
     }
@@ -48,9 +50,13 @@ void Messages::send_to_others(const at::Tensor& x, std::vector<int> ranks) {
 
 void Messages::receive(const at::Tensor& x, int rank) {
   for (const auto& piece : pieces_of(x, in_pieces_)) {
-    const auto host = x.is_cpu() ? piece : kernels::on_the_way_to(piece);
-    operators::receive(host, rank, tag_, *rank_set_.communicator, receiving_);
-    arrivals_.push_back({host, piece});
+    const bool copied = !x.is_cpu() && !kernels::direct();
+    arrivals_.push_back({copied ? kernels::on_the_way_to(piece) : piece, piece});
+    if (copied || x.is_cpu()) {
+      operators::receive(arrivals_.back().host, rank, tag_, *rank_set_.communicator, receiving_);
+    } else {
+      direct_.push_back({piece, {rank}, true});
+    }
   }
   ends_.push_back(arrivals_.size());
 }
@@ -70,7 +76,21 @@ void Messages::wait_all() {
   sending_.wait_all();
 }
 
+void Messages::post_direct() {
+  if (direct_.empty()) return;
+  kernels::wait_for_stream(direct_.front().x.device());
+  for (const auto& [x, ranks, receives] : direct_) {
+    if (receives) {
+      operators::receive(x, ranks.front(), tag_, *rank_set_.communicator, receiving_);
+    } else {
+      send_piece(x, ranks);
+    }
+  }
+  direct_.clear();
+}
+
 void Messages::send_copied() {
+  post_direct();
   for (int polls = 0; !departures_.empty(); ++polls) {
     const auto& [copy, ranks] = departures_.front();
     if (copy.done.query()) {
@@ -90,7 +110,7 @@ void Messages::send_piece(const at::Tensor& x, const std::vector<int>& ranks) {
 
 void Messages::pass_on() {
   const auto& [host, target] = arrivals_[arrived_++];
-  if (!target.is_cpu()) target.copy_(host, /*non_blocking=*/true);
+  if (!target.is_same(host)) target.copy_(host, /*non_blocking=*/true);
 }
 
 }  // namespace distdl::operators

@@ -28,7 +28,8 @@ void receive(const at::Tensor& x, int rank, int tag, const comm::Communicator& c
 ///
 /// Their tensors are on the host or on a device. In pieces, large messages are copied from a device, sent, and copied
 /// to the other device at the same time. Both ranks have to cut alike, also where one of them has its tensor on the
-/// host.
+/// host. If MPI takes memory of devices itself, messages are handed to it when the stream has been waited for: what is
+/// sent is computed then, and older work no longer reads what is written.
 class Messages {
  public:
   /// `receivers`, if there are any, gets the rank that each message goes to.
@@ -55,9 +56,16 @@ class Messages {
     std::vector<int> ranks;
   };
   struct Arrival {
-    at::Tensor host, target;
+    at::Tensor host, target;  // the same, if it is not copied
+  };
+  struct Direct {
+    at::Tensor x;
+    std::vector<int> ranks;
+    bool receives;
   };
 
+  /// Hands messages of a device to MPI.
+  void post_direct();
   /// Sends each piece when it has been copied from the device, and lets those that have arrived go on to it.
   void send_copied();
   void send_piece(const at::Tensor& x, const std::vector<int>& ranks);
@@ -71,6 +79,7 @@ class Messages {
   comm::Requests receiving_, sending_;
 
   kernels::CopiesToHost copies_;
+  std::vector<Direct> direct_;        // until the stream has been waited for
   std::deque<Departure> departures_;  // pieces that are copied from the device
   std::vector<Arrival> arrivals_;     // pieces that are received, in the order of their requests
   std::vector<std::size_t> ends_;     // of messages that are received, among the pieces

@@ -67,6 +67,10 @@ class DeviceMemory final : public c10::Allocator {
     return inside_ + (at - outside_);
   }
 
+  void open(bool open) {
+    TORCH_CHECK(mprotect(outside_, kReserved, open ? PROT_READ | PROT_WRITE : PROT_NONE) == 0, "mprotect failed");
+  }
+
   void record_stream(const c10::DataPtr& data, int stream) {
     const std::lock_guard lock(mutex_);
     auto* const block = data.cast_context<Block>(&give_back);
@@ -190,6 +194,7 @@ void PinnedMemory::give_back(void* context) {
 }  // namespace
 
 c10::Allocator& device_memory() { return of_device(); }
+void open_memory(bool open) { of_device().open(open); }
 char* inside(const void* address) { return of_device().inside(address); }
 void record_stream(const c10::DataPtr& data, int stream) { of_device().record_stream(data, stream); }
 

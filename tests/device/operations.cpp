@@ -357,6 +357,7 @@ TORCH_LIBRARY(lagging, m) {
   m.def("synchronizations", [] { return synchronizations(); });
   m.def("fallbacks", [] { return fallbacks(); });
   m.def("set_late", [](bool late) { set_schedule(late ? Schedule::late : Schedule::others_first); });
+  m.def("open_memory", [](bool open) { open_memory(open); });
   m.def("set_delay", [](std::int64_t microseconds) { set_delay(microseconds); });
 }
 

@@ -27,6 +27,7 @@ def apply() -> None:
     progress.set_progress_thread(os.environ.get("DISTDL_PROGRESS_THREAD", "1") != "0")
     _core.set_hosts(ranks_on_each_host())
     memory.set_staging(os.environ.get("DISTDL_STAGING", "where needed"))
+    memory.set_device_memory(os.environ.get("DISTDL_DEVICE_MEMORY") or "staged")
 
 
 def ranks_on_each_host() -> int:

@@ -8,6 +8,7 @@ import os
 import pytest
 
 import distdl
+from distdl import memory
 
 DEVICE = os.environ.get("DISTDL_TEST_DEVICE", "")
 LAGGING = "lagging"
@@ -41,3 +42,20 @@ def schedule(request):
     lagging.set_late(request.param == "late")
     yield
     lagging.synchronize()
+
+
+@pytest.fixture
+def direct(request, monkeypatch):
+    """Messages that MPI sends and receives itself, with a library that lists the device among its kinds of memory."""
+    if DEVICE == LAGGING:
+        monkeypatch.setattr(memory, "kinds_of_memory", lambda: f"mpi,system,{LAGGING}")
+        lagging = request.getfixturevalue("lagging")
+        lagging.open_memory(True)
+    elif not memory.takes_devices():
+        pytest.skip("this MPI library takes no memory of devices")
+    memory.set_device_memory("direct")
+    yield
+    memory.set_device_memory("staged")
+    if DEVICE == LAGGING:
+        lagging.synchronize()
+        lagging.open_memory(False)

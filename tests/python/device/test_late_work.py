@@ -24,3 +24,17 @@ def test_waits_for_the_device(P_world, make, lagging):
     assert lagging.synchronizations() - before <= (0 if in_pieces else 1)
     assert lagging.fallbacks() == []
     del y
+
+
+@pytest.mark.usefixtures("direct")
+@pytest.mark.parametrize("make", ALL_CASES.values(), ids=ALL_CASES)
+def test_waits_of_direct_messages(P_world, make, lagging):
+    """None, but for the sums and gathers that are staged: the device is asked whether it has come so far."""
+    case = make(P_world)
+    x = values(case.shape, seed=job.rank).to("lagging")
+    lagging.synchronize()
+    before = lagging.synchronizations()
+    y = case.operator(x)
+    moves = isinstance(case.operator, dnn.Repartition | dnn.HaloExchange | dnn.Broadcast)
+    assert lagging.synchronizations() - before <= (0 if moves else 1)
+    del y

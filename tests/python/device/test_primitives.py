@@ -9,21 +9,13 @@ import distdl.nn as dnn
 from support.blocks import grid
 from support.cases import CASES, LARGE_CASES, Case
 from support.ranks import job
-from support.tensors import same_bits, values
+from support.tensors import derivatives, same_bits, values
 
 ALL_CASES = {**CASES, **LARGE_CASES}
 
 
 def halves(layer):
     return lambda x: layer.wait(layer.start(x))
-
-
-def derivatives(function, x, weight):
-    """The result, and the first and second derivatives of a function of it that is not linear."""
-    x = x.clone().requires_grad_()
-    y = function(x)
-    (first,) = torch.autograd.grad((y.square() * weight.reshape(y.shape)).sum(), x, create_graph=True)
-    return y, first, *torch.autograd.grad(first.square().sum(), x)
 
 
 @pytest.mark.parametrize("make", ALL_CASES.values(), ids=ALL_CASES)

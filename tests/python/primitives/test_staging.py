@@ -56,9 +56,19 @@ def test_staged_dtypes_and_strides(P_world, make, dtype):
     assert same_bits(staged, case.operator(x.resolve_conj().contiguous()))
 
 
-def test_memory_of_a_device_never_goes_to_mpi():
-    """It does not wait for the device's streams."""
-    assert sorted(memory.STAGING) == ["always", "where needed"]
+@pytest.mark.parametrize(("kinds", "takes"), [
+    ("mpi,system", False), ("system,mpi:win_allocate", False), ("mpi,system,cuda:device", True), ("", True)
+])  # fmt: skip
+def test_only_a_library_that_takes_memory_of_devices_gets_it(monkeypatch, kinds, takes):
+    assert memory.device_memory() == "staged"
+    monkeypatch.setattr(memory, "kinds_of_memory", lambda: kinds)
+    if not takes:
+        with pytest.raises(ValueError, match="of the kinds"):
+            memory.set_device_memory("direct")
+        return
+    memory.set_device_memory("direct")
+    assert memory.device_memory() == "direct"
+    memory.set_device_memory("staged")
 
 
 def test_settings():

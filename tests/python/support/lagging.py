@@ -28,6 +28,7 @@ def _module():
         fallbacks=operations.fallbacks,
         set_late=operations.set_late,
         set_delay=operations.set_delay,
+        open_memory=operations.open_memory,
         _is_in_bad_fork=lambda: False,
         manual_seed_all=lambda seed: None,
         get_rng_state=lambda device=None: torch.get_rng_state(),

@@ -63,3 +63,11 @@ def fill_with_integers(module):
         for i, parameter in enumerate(module.parameters()):
             parameter.copy_(values(parameter.shape, parameter.dtype, seed=100 + i))
     return module
+
+
+def derivatives(function, x, weight):
+    """The result, and the first and second derivatives of a function of it that is not linear."""
+    x = x.clone().requires_grad_()
+    y = function(x)
+    (first,) = torch.autograd.grad((y.square() * weight.reshape(y.shape)).sum(), x, create_graph=True)
+    return y, first, *torch.autograd.grad(first.square().sum(), x)

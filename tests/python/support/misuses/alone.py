@@ -75,6 +75,15 @@ def rows() -> dict[str, Row]:
         "memory.pool_limit": Row(memory.pool_limit, lambda P: {}, alone=True),
         "memory.pool_size": Row(memory.pool_size, lambda P: {}, alone=True),
         "memory.empty_pool": Row(memory.empty_pool, lambda P: {}, alone=True),
+        "memory.set_device_memory": Row(
+            memory.set_device_memory,
+            lambda P: {"way": memory.device_memory()},
+            {"way": [Wrong(v, ValueError, "set_device_memory") for v in ("maybe", None, 3)]},
+            alone=True,
+        ),
+        "memory.device_memory": Row(memory.device_memory, lambda P: {}, alone=True),
+        "memory.kinds_of_memory": Row(memory.kinds_of_memory, lambda P: {}, alone=True),
+        "memory.takes_devices": Row(memory.takes_devices, lambda P: {}, alone=True),
         "memory.set_staging": Row(
             memory.set_staging,
             lambda P: {"when": memory.staging()},
