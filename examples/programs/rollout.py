@@ -24,7 +24,7 @@ _, fields, rows, columns = states.shape
 shape, dtype = (chosen.steps, fields, rows, columns), "f8" if chosen.double else "f4"
 if P.rank == 0:
     chunks = (1, fields, rows, -(-columns // P.size))
-    zarr.create_array(store=chosen.forecasts, shape=shape, chunks=chunks, dtype=dtype, overwrite=True)
+    zarr.open_array(chosen.forecasts, mode="w", shape=shape, chunks=chunks, dtype=dtype)
 MPI.COMM_WORLD.Barrier()
 forecasts = zarr.open_array(chosen.forecasts, mode="r+")
 root = None if columns % P.size == 0 else 0  # chunks have one size, and only blocks of one size are chunks

@@ -19,7 +19,7 @@ state = torch.tensor(states).to(chosen.dtype)
 _, fields, rows, columns = states.shape
 shape, dtype = (chosen.steps, fields, rows, columns), "f8" if chosen.double else "f4"
 chunks = (1, fields, rows, columns)
-forecasts = zarr.create_array(store=chosen.forecasts, shape=shape, chunks=chunks, dtype=dtype, overwrite=True)
+forecasts = zarr.open_array(chosen.forecasts, mode="w", shape=shape, chunks=chunks, dtype=dtype)
 with torch.no_grad():
     for step in range(chosen.steps):
         state = model(state)

@@ -5,8 +5,6 @@ A tensor on a device goes to MPI through pinned host memory. The functions conce
 
 from __future__ import annotations
 
-from mpi4py import MPI
-
 from distdl import _core
 
 STAGING = {
@@ -93,7 +91,7 @@ def kinds_of_memory() -> str:
     Source: ``mpi_memory_alloc_kinds`` in section 12.4.3 of the `MPI standard 4.1
     <https://www.mpi-forum.org/docs/mpi-4.1/mpi41-report.pdf>`_.
     """
-    return MPI.COMM_WORLD.Get_info().get("mpi_memory_alloc_kinds") or ""
+    return _core.kinds_of_memory()
 
 
 def takes_devices() -> bool:

@@ -10,6 +10,7 @@
 #include "comm/communicator.hpp"
 #include "comm/ending.hpp"
 #include "comm/failure.hpp"
+#include "comm/memory_kinds.hpp"
 #include "comm/progress.hpp"
 #include "comm/waiting.hpp"
 #include "comm/watchdog.hpp"
@@ -105,6 +106,7 @@ void bind_process(py::module_& m) {
       .value("always", kernels::Staging::always);
   m.def("set_staging", &kernels::set_staging, py::arg("when"));
   m.def("staging", &kernels::staging);
+  m.def("kinds_of_memory", &comm::kinds_of_memory);
   m.def("set_direct", &kernels::set_direct, py::arg("on"));
   m.def("direct", &kernels::direct);
 

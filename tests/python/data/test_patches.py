@@ -27,7 +27,7 @@ def stored(kind, folder):
         if kind == "npy":
             np.save(path.with_suffix(".npy"), WHOLE)
         elif kind == "zarr":
-            zarr.create_array(store=str(path), data=WHOLE, chunks=(2, 5, 5))
+            zarr.open_array(str(path), mode="w", shape=WHOLE.shape, chunks=(2, 5, 5), dtype="f4")[:] = WHOLE
         else:
             with h5py.File(path, "w") as file:
                 file["x"] = WHOLE

@@ -28,7 +28,7 @@ def stored(kind, folder):
         return np.load(path.with_suffix(".npy"), mmap_mode="r")
     if kind == "h5py":
         return h5py.File(path, "w").create_dataset("x", data=WHOLE)
-    array = zarr.create_array(store=str(path), shape=WHOLE.shape, chunks=(7, 5, 3), dtype="f4")
+    array = zarr.open_array(str(path), mode="w", shape=WHOLE.shape, chunks=(7, 5, 3), dtype="f4")
     array[:] = WHOLE
     return array
 
