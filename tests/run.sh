@@ -71,7 +71,7 @@ install() {  # what the build needs once, rather than in an environment of the b
     >"$needs" && python -m pip install -q -r "$needs" || return
   python -c 'import scikit_build_core.build as build; print(*build.get_requires_for_build_wheel(), sep="\n")' \
     >"$needs" && python -m pip install -q -r "$needs" || return
-  python -m pip install -q --no-build-isolation ".[$extras]" || return
+  python -m pip install -q --no-build-isolation -C cmake.define.CMAKE_COMPILE_WARNING_AS_ERROR=ON ".[$extras]" || return
   # What spectral convolutions are compared with. It depends on tools for training, which its layers do without.
   python -m pip install -q requests &&
     python -m pip install -q --no-deps neuraloperator==2.0.0 tensorly-torch==0.5.0 opt-einsum==3.4.0 \
@@ -85,8 +85,9 @@ intel() {  # which has no compiler in the package index, and runs what was built
 geometry() {  # under the sanitizers, where the compiler has them
   local build=build/geometry-tests sanitize="address;undefined"
   echo 'int main() {}' | "${CXX:-c++}" -x c++ -fsanitize=address,undefined -o /dev/null - 2>/dev/null || sanitize=
-  cmake -G Ninja -DCMAKE_MAKE_PROGRAM="$(command -v ninja)" -S . -B "$build" -DCMAKE_BUILD_TYPE=Debug -DDISTDL_GEOMETRY_TESTS_ONLY=ON \
-    -DDISTDL_SANITIZE="$sanitize" >"$venv/geometry.log" || { cat "$venv/geometry.log"; return 1; }
+  cmake -G Ninja -DCMAKE_MAKE_PROGRAM="$(command -v ninja)" -S . -B "$build" -DCMAKE_BUILD_TYPE=Debug \
+    -DCMAKE_COMPILE_WARNING_AS_ERROR=ON -DDISTDL_GEOMETRY_TESTS_ONLY=ON -DDISTDL_SANITIZE="$sanitize" \
+    >"$venv/geometry.log" || { cat "$venv/geometry.log"; return 1; }
   cmake --build "$build" && ctest --test-dir "$build" --output-on-failure --no-tests=error
 }
 

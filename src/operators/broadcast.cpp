@@ -83,20 +83,24 @@ at::Tensor Broadcast::apply(const at::Tensor& x, EarlySend early) const {
     }
     (group.is_root ? as_root : as_member) = &group;
   }
-  const auto none = empty({0}, options);
   const auto fill_own = [&] {
     if (keeps_own && !is_filled) own.copy_(resolved(x));
   };
-  through_host(pieces_of(as_root ? source : none, plan_->in_pieces),
-               pieces_of(as_member ? arrived : none, plan_->in_pieces),
-               [&](const at::Tensor& from, const at::Tensor& to, std::int64_t i) {
-                 comm::Requests requests;
-                 // Nonblocking, because the groups of different roots may form a ring in which each waits for the next.
-                 if (as_root && (i == 0 || from.numel() > 0)) start_mpi(*as_root, from, requests);
-                 if (as_member && (i == 0 || to.numel() > 0)) start_mpi(*as_member, to, requests);
-                 if (i == 0) fill_own();
-                 requests.wait_all();
-               });
+  if (as_root || as_member) {
+    const auto none = empty({0}, options);
+    through_host(pieces_of(as_root ? source : none, plan_->in_pieces),
+                 pieces_of(as_member ? arrived : none, plan_->in_pieces),
+                 [&](const at::Tensor& from, const at::Tensor& to, std::int64_t i) {
+                   comm::Requests requests;
+                   // Nonblocking: the groups of different roots may form a ring in which each waits for the next.
+                   if (as_root && (i == 0 || from.numel() > 0)) start_mpi(*as_root, from, requests);
+                   if (as_member && (i == 0 || to.numel() > 0)) start_mpi(*as_member, to, requests);
+                   if (i == 0) fill_own();
+                   requests.wait_all();
+                 });
+  } else {
+    fill_own();
+  }
   messages.wait_all();
   return keeps_own ? own : arrived;
 }
