@@ -62,13 +62,15 @@ def _names_used(code: CodeType, known: Mapping[str, object]) -> Iterator[object]
     missing = object()
     at: object = missing
     for step in dis.get_instructions(code):
+        if step.opname in ("PRECALL", "CACHE", "PUSH_NULL"):
+            continue
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
             at = known.get(str(step.argval), getattr(builtins, str(step.argval), missing))
         elif step.opname in ("LOAD_ATTR", "LOAD_METHOD"):
             if at is missing:
                 yield str(step.argval)
             at = missing if at is missing else getattr(at, str(step.argval), missing)
-        elif step.opname not in ("PRECALL", "CACHE", "PUSH_NULL"):
+        else:
             at = missing
             if step.opname.startswith(("LOAD_FAST", "LOAD_DEREF")):
                 yield None
