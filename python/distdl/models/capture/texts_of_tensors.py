@@ -89,6 +89,8 @@ def _name(function: ast.expr) -> str:
 
 def _around(frame: FrameType) -> list[ast.AST]:
     """The expressions and statements that a frame is in, those within others first."""
+    if sys.version_info < (3, 11):
+        return _around_line(frame)
     line, last_line, column, last_column = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
     if line is None or last_line is None or column is None or last_column is None:
         return []
@@ -103,6 +105,20 @@ def _around(frame: FrameType) -> list[ast.AST]:
             around.insert(0, node)
         nodes += ast.iter_child_nodes(node)
     return around
+
+
+def _around_line(frame: FrameType) -> list[ast.AST]:
+    """The statement that a frame is in, and the expression in it that may ask for a text: Python 3.10 knows no more."""
+    statements = [node for node in ast.walk(_parsed(frame.f_code.co_filename)) if isinstance(node, ast.stmt)]
+    around = [node for node in statements if node.lineno <= frame.f_lineno <= (node.end_lineno or node.lineno)]
+    if not around:
+        return []
+    inner = max(around, key=lambda node: (node.lineno, -(node.end_lineno or node.lineno)))
+    if isinstance(inner, ast.Assert):
+        names = {getattr(node, "id", type(node).__name__) for node in ast.walk(inner.test)}
+        is_test = inner.msg is None or not names.isdisjoint({"JoinedStr", "str", "repr", "format"})
+        return [inner.test if is_test else inner.msg, inner]
+    return [inner.value, inner] if isinstance(inner, ast.Expr) else [inner]
 
 
 @functools.lru_cache(maxsize=8)

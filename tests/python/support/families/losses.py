@@ -285,7 +285,7 @@ described = {
 }  # fmt: skip
 SAMPLES = {
     "L1Loss": 10, "MSELoss": 16, "SmoothL1Loss": 16, "HuberLoss": 8, "BCELoss": 12, "BCEWithLogitsLoss": 12,
-    "KLDivLoss": 20, "PoissonNLLLoss": 14, "GaussianNLLLoss": 10, "HingeEmbeddingLoss": 20, "SoftMarginLoss": 8,
+    "KLDivLoss": 20, "PoissonNLLLoss": 14, "GaussianNLLLoss": 8, "HingeEmbeddingLoss": 20, "SoftMarginLoss": 8,
     "MarginRankingLoss": 10, "MultiLabelSoftMarginLoss": 10, "MultiLabelMarginLoss": 16, "MultiMarginLoss": 14,
     "CosineEmbeddingLoss": 10, "NLLLoss": 56, "CrossEntropyLoss": 210, "CTCLoss": 80,
 }  # fmt: skip
