@@ -116,8 +116,8 @@ def _around_line(frame: FrameType) -> list[ast.AST]:
     inner = max(around, key=lambda node: (node.lineno, -(node.end_lineno or node.lineno)))
     if isinstance(inner, ast.Assert):
         names = {getattr(node, "id", type(node).__name__) for node in ast.walk(inner.test)}
-        is_test = inner.msg is None or not names.isdisjoint({"JoinedStr", "str", "repr", "format"})
-        return [inner.test if is_test else inner.msg, inner]
+        is_test = not names.isdisjoint({"JoinedStr", "str", "repr", "format"})
+        return [inner.test if is_test or inner.msg is None else inner.msg, inner]
     return [inner.value, inner] if isinstance(inner, ast.Expr) else [inner]
 
 
