@@ -71,7 +71,8 @@ install() {  # what the build needs once, rather than in an environment of the b
     >"$needs" && python -m pip install -q -r "$needs" || return
   python -c 'import scikit_build_core.build as build; print(*build.get_requires_for_build_wheel(), sep="\n")' \
     >"$needs" && python -m pip install -q -r "$needs" || return
-  python -m pip install -q --no-build-isolation -C cmake.define.CMAKE_COMPILE_WARNING_AS_ERROR=ON ".[$extras]" || return
+  python -m pip install -q --no-build-isolation ".[$extras]" \
+    --config-settings cmake.define.CMAKE_COMPILE_WARNING_AS_ERROR=ON || return
   # What spectral convolutions are compared with. It depends on tools for training, which its layers do without.
   python -m pip install -q requests &&
     python -m pip install -q --no-deps neuraloperator==2.0.0 tensorly-torch==0.5.0 opt-einsum==3.4.0 \
