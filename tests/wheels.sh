@@ -43,6 +43,6 @@ for row; do
   fi
   rm -rf "$folder"/{build,installed,linux}
   printf '%s %s: %s, %s s\n' "$(cd "$folder" && ls distdl-*.whl 2>&1)" "$row" "$result" $((SECONDS - start))
-  mv "$folder"/distdl-*.whl build/wheels
+  [ "$result" = failed ] || mv "$folder"/distdl-*.whl build/wheels
 done
 exit $failed
