@@ -18,7 +18,7 @@ observer() {  # counts MPI's objects and makes its calls fail
 
 case ${1-} in
   build)  # what changed in C++, within a minute or two
-    pip install -q --no-build-isolation --no-deps -e . ;;
+    pip install -q --no-build-isolation --no-deps -e . --config-settings cmake.define.CMAKE_COMPILE_WARNING_AS_ERROR=ON ;;
   test)  # FILES: the tests of these files, on N ranks
     mpiexec -n "${N-2}" python -m mpi4py -m pytest "${@:2}" ;;
   layer)  # NAME: all cases of all tests that run the examples of a layer, on N ranks, two minutes
@@ -30,6 +30,7 @@ case ${1-} in
     PYTEST_ADDOPTS=--whole DISTDL_TEST_TIMEOUT=36000 bash tests/run.sh ;;
   geometry)  # src/base and src/geometry alone, without torch, MPI and Python, under the sanitizers
     cmake -S . -B build/geometry -DDISTDL_GEOMETRY_TESTS_ONLY=ON -DCMAKE_BUILD_TYPE=Debug \
+      -DCMAKE_COMPILE_WARNING_AS_ERROR=ON \
       "-DDISTDL_SANITIZE=address;undefined"
     cmake --build build/geometry && ctest --test-dir build/geometry --output-on-failure ;;
   leaks)  # MPI's objects after 10,000 layers and 100,000 passes

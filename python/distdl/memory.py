@@ -61,8 +61,8 @@ def set_staging(when: str) -> None:
 def set_device_memory(way: str) -> None:
     """Choose how messages of tensors on devices travel. No GPU has shown yet that "direct" is right.
 
-    Sums, and tensors that go to several ranks at once, are staged in any case. The ranks may choose differently. The
-    environment variable ``DISTDL_DEVICE_MEMORY`` sets the initial value.
+    Sums, gathers, and large tensors that go to several ranks are staged in any case. The ranks may choose differently.
+    The environment variable ``DISTDL_DEVICE_MEMORY`` sets the initial value.
 
     Args:
         way: "staged", the default, through memory of the host; or "direct", which hands memory of a device to MPI.

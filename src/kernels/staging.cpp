@@ -33,11 +33,15 @@ bool is_staged(const at::Device& device) { return !device.is_cpu() || when_to_st
 void set_direct(bool on) { is_direct = on; }
 bool direct() { return is_direct; }
 
+void wait_for(const c10::Event& event) {
+  for (int polls = 0; !event.query(); ++polls) comm::patient() ? comm::pause(polls) : std::this_thread::yield();
+}
+
 void wait_for_stream(const at::Device& device) {
   const c10::impl::VirtualGuardImpl guard(device.type());
   c10::Event reached(device.type());
   reached.record(guard.getStream(device));
-  for (int polls = 0; !reached.query(); ++polls) comm::patient() ? comm::pause(polls) : std::this_thread::yield();
+  wait_for(reached);
 }
 
 at::Tensor for_sending(const at::Tensor& x) { return std::move(for_sending(std::vector{x}).front()); }
@@ -80,13 +84,9 @@ at::Tensor for_receiving(at::IntArrayRef sizes, const at::TensorOptions& options
   return empty(sizes, is_staged(options.device()) ? host_options(options) : options);
 }
 
-at::Tensor delivered(const at::Tensor& arrived, const at::Device& device) {
-  if (!arrived.is_cpu() || !is_staged(device)) return arrived;
-  return copy_region(arrived, empty(arrived.sizes(), arrived.options().device(device).pinned_memory(false)));
-}
-
 at::Tensor delivered_sum(const at::Tensor& sum, const at::Device& device, c10::ScalarType dtype) {
-  return converted(delivered(sum, device), dtype);
+  if (!sum.is_cpu() || !is_staged(device)) return converted(sum, dtype);
+  return converted(copy_region(sum, empty(sum.sizes(), sum.options().device(device).pinned_memory(false))), dtype);
 }
 
 StreamOrder::StreamOrder(const at::Tensor& x) : device_(x.device()) {

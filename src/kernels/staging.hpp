@@ -26,6 +26,8 @@ bool is_staged(const at::Device& device);
 void set_direct(bool on);
 bool direct();
 
+/// Asks a device until it has come to an event.
+void wait_for(const c10::Event& event);
 /// Waits until all that is queued in the current stream of a device has been done.
 void wait_for_stream(const at::Device& device);
 
@@ -58,9 +60,8 @@ at::Tensor on_the_way_to(const at::Tensor& x);
 /// Like empty(), in memory that MPI can write.
 at::Tensor for_receiving(at::IntArrayRef sizes, const at::TensorOptions& options);
 
-/// The tensor that arrived there, on its device: itself, or a copy of it.
-at::Tensor delivered(const at::Tensor& arrived, const at::Device& device);
-/// The same for a sum, which arrives in the dtype in which values are added up.
+/// The sum that arrived there, in the dtype in which values are added up, on its device and in its dtype: itself, or a
+/// copy of it.
 at::Tensor delivered_sum(const at::Tensor& sum, const at::Device& device, c10::ScalarType dtype);
 
 /// Work on a device is queued in streams, of which each thread has its own. Made where an operator is started, this

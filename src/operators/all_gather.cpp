@@ -93,7 +93,7 @@ at::Tensor AllGather::apply(const at::Tensor& x, EarlySend early) const {
   }
   const auto number = plan_->pieces(x.scalar_type());
   const bool through_buffer = number > 1 || is_staged(x.device());
-  through_host(pieces_of(contiguous(x), number), {empty({0}, x.options())},
+  through_host(cut_into(number, contiguous(x)), {empty({0}, x.options())},
                [&](const at::Tensor& own, const at::Tensor& /*to*/, std::int64_t i) {
                  const auto sizes = plan_->sizes_of_piece(i, number);
                  const auto all = through_buffer ? for_receiving({total(sizes)}, x.options()) : arrived;

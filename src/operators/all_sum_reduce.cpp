@@ -34,14 +34,15 @@ at::Tensor AllSumReduce::apply(const at::Tensor& x, EarlySend early) const {
   if (!group_->communicator) return copy_of(x);
   const auto own = contiguous(converted(x, sum_type(x.scalar_type()).accumulate));
   const auto result = empty(own.sizes(), own.options());
+  const auto by = route(static_cast<std::int64_t>(own.nbytes()));  // for all pieces, so that sums are the CPU's
   through_host(pieces_of(own, in_pieces_), pieces_of(result, in_pieces_),
-               [&](const at::Tensor& from, const at::Tensor& to, std::int64_t /*i*/) { add_up(from, to, early); });
+               [&](const at::Tensor& from, const at::Tensor& to, std::int64_t /*i*/) { add_up(from, to, by, early); });
   return converted(result, x.scalar_type());
 }
 
-void AllSumReduce::add_up(const at::Tensor& own, const at::Tensor& result, EarlySend early) const {
+void AllSumReduce::add_up(const at::Tensor& own, const at::Tensor& result, SumRoute by, EarlySend early) const {
   const auto& group = *group_->communicator;
-  switch (route(static_cast<std::int64_t>(own.nbytes()))) {
+  switch (by) {
     case SumRoute::direct: {
       Messages messages(id_->rank_set, early.tag);
       if (!early.sent) send(own, messages);

@@ -22,8 +22,8 @@ class AllSumReduce final : public LinearOperator {
 
  private:
   SumRoute route(std::int64_t bytes) const;
-  /// Adds up the group's vectors, which are contiguous, in memory that MPI can use.
-  void add_up(const at::Tensor& own, const at::Tensor& result, EarlySend early) const;
+  /// Adds up the group's vectors or pieces of them, which are contiguous, in memory that MPI can use.
+  void add_up(const at::Tensor& own, const at::Tensor& result, SumRoute by, EarlySend early) const;
 
   std::shared_ptr<const AxisGroup> group_;
   bool in_pieces_;

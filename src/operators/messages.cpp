@@ -39,7 +39,7 @@ void Messages::send_to_others(const at::Tensor& x, std::vector<int> ranks) {
   for (const auto& piece : pieces_of(x, in_pieces_)) {
     if (x.is_cpu()) {
       send_piece(piece, ranks);
-    } else if (kernels::direct()) {
+    } else if (is_direct_) {
       direct_.push_back({piece, ranks, false});
     } else {
       departures_.push_back({copies_.start(piece), ranks});
@@ -50,7 +50,7 @@ void Messages::send_to_others(const at::Tensor& x, std::vector<int> ranks) {
 
 void Messages::receive(const at::Tensor& x, int rank) {
   for (const auto& piece : pieces_of(x, in_pieces_)) {
-    const bool copied = !x.is_cpu() && !kernels::direct();
+    const bool copied = !x.is_cpu() && !is_direct_;
     arrivals_.push_back({copied ? kernels::on_the_way_to(piece) : piece, piece});
     if (copied || x.is_cpu()) {
       operators::receive(arrivals_.back().host, rank, tag_, *rank_set_.communicator, receiving_);

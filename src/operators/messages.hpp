@@ -76,6 +76,7 @@ class Messages {
   int tag_;
   std::vector<int>* receivers_;
   bool in_pieces_;
+  bool is_direct_ = kernels::direct();  // as when the call began
   comm::Requests receiving_, sending_;
 
   kernels::CopiesToHost copies_;

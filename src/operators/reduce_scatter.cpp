@@ -68,14 +68,14 @@ at::Tensor ReduceScatter::add_up_pieces(const at::Tensor& own, std::int64_t numb
   }
   std::vector<std::int64_t> filled(pieces.size());
   for (const auto& box : plan_->blocks) {
-    const auto block = pieces_of(contiguous(view_of(own, box)), number);
+    const auto block = cut_into(number, contiguous(view_of(own, box)));
     for (std::size_t i = 0; i < pieces.size(); ++i) {
       pieces[i].narrow(0, filled[i], block[i].numel()).copy_(block[i]);
       filled[i] += block[i].numel();
     }
   }
   const auto result = empty(plan_->part.sizes, own.options());
-  through_host(pieces, pieces_of(result, number), [&](const at::Tensor& from, const at::Tensor& to, std::int64_t i) {
+  through_host(pieces, cut_into(number, result), [&](const at::Tensor& from, const at::Tensor& to, std::int64_t i) {
     add_up_blocks(from.split_with_sizes(plan_->sizes_of_piece(i, number)), to);
   });
   return converted(result, dtype);

@@ -15,16 +15,14 @@
 
 namespace distdl::operators {
 
-SumRoute SumReduce::route(const RootedGroup& group, std::int64_t elements) const {
-  const auto bytes = elements * static_cast<std::int64_t>(c10::elementSize(accumulate_type(plan_->at_root.dtype)));
+SumRoute SumReduce::route(const RootedGroup& group) const {
+  const auto& vector = group.is_root ? plan_->at_root : plan_->at_member;
+  const auto size = static_cast<std::int64_t>(c10::elementSize(accumulate_type(plan_->at_root.dtype)));
+  const auto bytes = vector.numel() * size;
   return route_of({.bytes = bytes,
                    .bytes_to_a_rank = bytes,
                    .ranks = group.communicator->size(),
                    .contributors = static_cast<int>(group.members.size())});
-}
-
-SumRoute SumReduce::route(const RootedGroup& group) const {
-  return route(group, (group.is_root ? plan_->at_root : plan_->at_member).numel());
 }
 
 bool SumReduce::can_send_early(const at::Tensor& /*x*/) const {
@@ -58,7 +56,7 @@ void SumReduce::add_up(const at::Tensor& own, const at::Tensor& result, EarlySen
   for (const auto& group : plan_->groups) {
     const auto& vector = group.is_root ? result : own;
     if (!group.communicator || (!first && vector.numel() == 0)) continue;
-    switch (route(group, vector.numel())) {
+    switch (route(group)) {
       case SumRoute::direct: {
         if (!group.is_root) break;
         std::vector<int> contributors;

@@ -21,9 +21,7 @@ class SumReduce final : public LinearOperator {
   Shape result_sizes(at::IntArrayRef /*sizes*/) const override { return plan_->at_root.sizes; }
 
  private:
-  /// The way of the vectors of a group, or of pieces of so many elements.
-  SumRoute route(const RootedGroup& group, std::int64_t elements) const;
-  /// The same for whole vectors.
+  /// The way of the vectors of a group, and of their pieces.
   SumRoute route(const RootedGroup& group) const;
   /// Adds up the vectors of the groups or, after the `first`, pieces of those that have more: see through_host().
   void add_up(const at::Tensor& own, const at::Tensor& result, EarlySend early, bool first) const;

@@ -3,9 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <thread>
 
-#include "comm/progress.hpp"
 #include "kernels/memory.hpp"
 #include "kernels/staging.hpp"
 
@@ -18,7 +16,7 @@ constexpr std::int64_t kMaxPieces = 256;       // of a tensor
 
 /// The copy of a piece on the host, when it is done.
 at::Tensor copied(const kernels::CopiesToHost::Copy& copy) {
-  for (int polls = 0; !copy.done.query(); ++polls) comm::patient() ? comm::pause(polls) : std::this_thread::yield();
+  kernels::wait_for(copy.done);
   return copy.to;
 }
 
@@ -32,16 +30,18 @@ void through_host(const std::vector<at::Tensor>& from, const std::vector<at::Ten
     if (!piece.is_cpu() && piece.numel() > 0) leaving.push_back(copies.start(piece));
   }
   for (std::size_t i = 0; i < std::max(from.size(), to.size()); ++i) {
-    const auto host = [&](const std::vector<at::Tensor>& pieces) {
-      const auto& options = (i < pieces.size() ? pieces[i] : pieces.front()).options();
-      return kernels::for_receiving(i < pieces.size() ? pieces[i].sizes() : at::IntArrayRef({0}), options);
-    };
+    const auto none = [&] { return kernels::for_receiving({0}, from.front().options()); };
     const auto source = i < leaving.size() ? copied(leaving[i])
                         : i < from.size()  ? kernels::for_sending(from[i])
-                                           : host(from);
-    const auto target = i < to.size() && !kernels::is_staged(to[i].device()) ? to[i] : host(to);
+                                           : none();
+    if (i >= to.size()) {
+      exchange(source, none(), static_cast<std::int64_t>(i));
+      continue;
+    }
+    const bool staged = kernels::is_staged(to[i].device());
+    const auto target = staged ? kernels::for_receiving(to[i].sizes(), to[i].options()) : to[i];
     exchange(source, target, static_cast<std::int64_t>(i));
-    if (i < to.size() && !target.is_same(to[i])) to[i].copy_(target, /*non_blocking=*/true);
+    if (staged) to[i].copy_(target, /*non_blocking=*/true);
   }
 }
 
@@ -50,10 +50,10 @@ std::int64_t number_of_pieces(std::int64_t bytes) {
 }
 
 std::vector<at::Tensor> pieces_of(const at::Tensor& x, bool in_pieces) {
-  return pieces_of(x, in_pieces ? number_of_pieces(static_cast<std::int64_t>(x.nbytes())) : 1);
+  return cut_into(in_pieces ? number_of_pieces(static_cast<std::int64_t>(x.nbytes())) : 1, x);
 }
 
-std::vector<at::Tensor> pieces_of(const at::Tensor& x, std::int64_t number) {
+std::vector<at::Tensor> cut_into(std::int64_t number, const at::Tensor& x) {
   if (number == 1) return {x};
   return x.view(-1).tensor_split(number);
 }

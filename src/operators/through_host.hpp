@@ -22,7 +22,7 @@ std::int64_t number_of_pieces(std::int64_t bytes);
 
 /// The pieces in which a contiguous tensor travels if `in_pieces`: it alone, unless it is large.
 std::vector<at::Tensor> pieces_of(const at::Tensor& x, bool in_pieces);
-/// So many pieces, of sizes as of balanced blocks.
-std::vector<at::Tensor> pieces_of(const at::Tensor& x, std::int64_t number);
+/// So many pieces of a contiguous tensor, of sizes as of balanced blocks.
+std::vector<at::Tensor> cut_into(std::int64_t number, const at::Tensor& x);
 
 }  // namespace distdl::operators

@@ -207,6 +207,8 @@ OBSERVE(MPI_Group_translate_ranks, (MPI_Group a, int n, const int ranks[], MPI_G
 OBSERVE(MPI_Group_free, (MPI_Group * group), (group), COUNTS(ended("groups", MPI_GROUP_NULL, group)))
 OBSERVE(MPI_Comm_get_info, (MPI_Comm comm, MPI_Info* info), (comm, info), COUNTS(made("infos", MPI_INFO_NULL, info)))
 OBSERVE(MPI_Info_free, (MPI_Info * info), (info), COUNTS(ended("infos", MPI_INFO_NULL, info)))
+OBSERVE(MPI_Info_get, (MPI_Info info, const char* key, int length, char* value, int* found),
+        (info, key, length, value, found), )
 OBSERVE(MPI_Info_get_string, (MPI_Info info, const char* key, int* length, char* value, int* found),
         (info, key, length, value, found), )
 

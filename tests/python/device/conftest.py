@@ -59,3 +59,11 @@ def direct(request, monkeypatch):
     if DEVICE == LAGGING:
         lagging.synchronize()
         lagging.open_memory(False)
+
+
+@pytest.fixture(params=["staged", "direct"])
+def way(request):
+    """How messages of devices travel."""
+    if request.param == "direct":
+        request.getfixturevalue("direct")
+    return request.param

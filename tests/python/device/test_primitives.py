@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import distdl.nn as dnn
+from distdl import memory
 from support.blocks import grid
 from support.cases import CASES, LARGE_CASES, Case
 from support.ranks import job
@@ -18,15 +19,30 @@ def halves(layer):
     return lambda x: layer.wait(layer.start(x))
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("make", ALL_CASES.values(), ids=ALL_CASES)
-@pytest.mark.parametrize("way", [lambda layer: layer, halves], ids=["call", "halves"])
-def test_bits_of_the_cpu(P_world, make, way, device):
+@pytest.mark.parametrize("started", [lambda layer: layer, halves], ids=["call", "halves"])
+def test_bits_of_the_cpu(P_world, make, started, device):
     case = make(P_world)
     x = values(case.shape, seed=job.rank)
     weight = values(case.operator(x).shape, seed=100 + job.rank)
     expected = derivatives(case.operator, x, weight)
-    results = derivatives(way(case.operator), x.to(device), weight.to(device))
+    results = derivatives(started(case.operator), x.to(device), weight.to(device))
     assert all(y.device.type == device for y in results)
+    assert all(same_bits(y.cpu(), z) for y, z in zip(results, expected, strict=True))
+
+
+@pytest.mark.usefixtures("direct")
+@pytest.mark.parametrize("make", ALL_CASES.values(), ids=ALL_CASES)
+def test_one_rank_is_staged(P_world, make, device):
+    """The others do not have to know."""
+    case = make(P_world)
+    x = values(case.shape, seed=job.rank)
+    weight = values(case.operator(x).shape, seed=100 + job.rank)
+    expected = derivatives(case.operator, x, weight)
+    if job.rank == 0:
+        memory.set_device_memory("staged")
+    results = derivatives(case.operator, x.to(device), weight.to(device))
     assert all(same_bits(y.cpu(), z) for y, z in zip(results, expected, strict=True))
 
 

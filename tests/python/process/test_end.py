@@ -252,6 +252,15 @@ RAISED_BY_ALL = {
         layer = distdl.nn.DistributedConv1d(P.create_cartesian_topology_partition([1, 1, 2]), 1, 1, 3, padding=1)
         layer(torch.ones(1, 1 + P.rank, 4))
         """, 0, "ValueError: DistributedConv1d: "),
+    "of a vote within a set-up": ("""
+        class Voting(distdl.nn.DistributedConv1d):
+            def set_up(self):
+                with distdl.partitions.comparison.agreed("a vote", self.grid, str):
+                    if P.rank == 1:
+                        raise ValueError("only here")
+
+        Voting(P.create_cartesian_topology_partition([1, 1, 2]), 1, 1, 3, padding=1)(torch.ones(1, 1, 4))
+        """, 1, "ValueError: "),
     "of an operator": ("""
         distdl.nn.SumReduce(P, P.create_partition_inclusive([1]))(torch.ones(1 + P.rank))
         """, 0, "ValueError: SumReduce: "),

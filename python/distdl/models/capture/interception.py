@@ -65,6 +65,8 @@ def _seeing_forward(
 
         def seen(*args: Any) -> object:
             if not args or not hasattr(args[0], "next_functions"):  # whether gradients are recorded is not known here
+                if kind.setup_context is SingleLevelFunction.setup_context:  # called directly
+                    return attribute(*args)
                 raise NotImplementedError(
                     f"the model calls a {kind.__name__}.apply that it has kept, which cannot be recorded with this "
                     f"version of torch as it has a setup_context; write {kind.__name__}.apply where it is called"

@@ -181,7 +181,8 @@ class Layer(VotedLayer):
         try:
             self.set_up_for(input)
         except Exception as error:
-            shown_by(error, self.grid.ranks[0], self.grid.me)
+            if not hasattr(error, "is_shown_by_another"):  # a vote within says who shows it
+                shown_by(error, self.grid.ranks[0], self.grid.me)
             raise
 
     def set_up_for(self, args: tuple[object, ...]) -> None:
