@@ -5,8 +5,11 @@ A tensor on a device goes to MPI through pinned host memory. The functions conce
 
 from __future__ import annotations
 
+import torch
+
 from distdl import _core
 
+_KINDS = {"hip": "rocm", "xpu": "level_zero"}  # the words of MPI for torch's, where they differ
 STAGING = {
     "where needed": _core.Staging.where_needed,
     "always": _core.Staging.always,
@@ -68,14 +71,15 @@ def set_device_memory(way: str) -> None:
         way: "staged", the default, through memory of the host; or "direct", which hands memory of a device to MPI.
 
     Raises:
-        ValueError: for another value, and for "direct" if the MPI library says that it takes no memory of devices.
+        ValueError: for another value, and for "direct" if the MPI library says that it takes no memory of this device.
+            One that does not say, and cannot take it, may crash in the first message.
     """
     if way not in ("staged", "direct"):
         raise ValueError(f"set_device_memory: way={way!r}; it must be 'staged' or 'direct'")
     if way == "direct" and not takes_devices():
         raise ValueError(
             f"set_device_memory: way='direct', but this MPI library takes memory of the kinds {kinds_of_memory()!r} "
-            "only; use one that was built for the devices"
+            "only; use one that was built for this device"
         )
     _core.set_direct(way == "direct")
 
@@ -95,9 +99,17 @@ def kinds_of_memory() -> str:
 
 
 def takes_devices() -> bool:
-    """Whether the MPI library takes memory of devices, or does not say."""
+    """Whether the MPI library takes memory of this machine's accelerator, or does not say.
+
+    Without an accelerator: whether it takes memory of any device.
+    """
     kinds = {kind.partition(":")[0] for kind in kinds_of_memory().split(",")}
-    return kinds == {""} or not kinds <= {"mpi", "system"}
+    accelerator = torch.accelerator.current_accelerator()
+    if kinds == {""}:
+        return True
+    if accelerator is None:
+        return not kinds <= {"mpi", "system"}
+    return _KINDS.get("hip" if torch.version.hip else accelerator.type, accelerator.type) in kinds
 
 
 def staging() -> str:

@@ -27,7 +27,7 @@ template <class Error = std::runtime_error>
   const auto texts = comm::gather_texts(*rank_set.communicator, own);
   const bool in_backward = std::any_of(texts.begin(), texts.end(),
                                        [](const auto& text) { return text.find(", backward") != std::string::npos; });
-  throw base::OfAllRanks<Error>(
+  base::throw_on_all<Error>(
       rule + "; " + base::by_rank(rank_set.ranks.list(), texts) + (in_backward ? kBackwardRule : ""),
       rank_set.communicator->rank() != 0);
 }
@@ -123,11 +123,11 @@ void throw_error(const OperatorId& id, const std::string& tensor, std::size_t ra
   const bool by_another = static_cast<int>(rank) != id.rank_set.communicator->rank();
   switch (structure.error_kind) {
     case Structure::Error::type:
-      throw base::OfAllRanks<base::TypeError>(message, by_another);
+      base::throw_on_all<base::TypeError>(message, by_another);
     case Structure::Error::state:
-      throw base::OfAllRanks<std::runtime_error>(message, by_another);
+      base::throw_on_all<std::runtime_error>(message, by_another);
     default:
-      throw base::OfAllRanks<std::invalid_argument>(message, by_another);
+      base::throw_on_all<std::invalid_argument>(message, by_another);
   }
 }
 

@@ -1,6 +1,7 @@
 // The kinds of errors that operators throw.
 #pragma once
 
+#include <atomic>
 #include <stdexcept>
 #include <string>
 
@@ -29,14 +30,24 @@ class OfAllRanks final : public Error, public ThrownByAll {
   OfAllRanks(const std::string& text, bool shown_by_another) : Error(text), ThrownByAll(shown_by_another) {}
 };
 
+/// If set, it is called before all ranks throw, and may throw another exception instead.
+inline std::atomic<void (*)(const ThrownByAll&)> before_all_throw{nullptr};
+
+template <class Error>
+[[noreturn]] void throw_on_all(const std::string& text, bool shown_by_another) {
+  const OfAllRanks<Error> error(text, shown_by_another);
+  if (const auto call = before_all_throw.load()) call(error);
+  throw error;
+}
+
 /// Throws the exception that is handled now again: as one that all ranks throw, if it is of a rule.
 [[noreturn]] inline void rethrow_of_all_ranks(bool shown_by_another) {
   try {
     throw;
   } catch (const TypeError& error) {
-    throw OfAllRanks<TypeError>(error.what(), shown_by_another);
+    throw_on_all<TypeError>(error.what(), shown_by_another);
   } catch (const std::invalid_argument& error) {
-    throw OfAllRanks<std::invalid_argument>(error.what(), shown_by_another);
+    throw_on_all<std::invalid_argument>(error.what(), shown_by_another);
   }
 }
 

@@ -1,6 +1,7 @@
 // The Python module distdl._core: the only place that knows pybind11 and mpi4py.
 #include <mpi4py/mpi4py.h>
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <string>
@@ -55,6 +56,16 @@ void set_error_of_all(const base::ThrownByAll& thrown) {
   PyErr_SetObject(kind, made.ptr());
 }
 
+/// In a backward pass, torch hands on the type and the message of an exception alone, unless it is Python's.
+void throw_for_backward(const base::ThrownByAll& thrown) {
+  if (torch::autograd::get_current_graph_task_id() == -1) return;
+  const py::gil_scoped_acquire gil;
+  set_error_of_all(thrown);
+  python_error error;
+  error.persist();
+  throw error;
+}
+
 void bind_errors(py::module_& m) {
   py::exception<comm::MPIError> type(m, "MPIError", PyExc_RuntimeError);
   type.attr("__module__") = "distdl";
@@ -64,6 +75,7 @@ void bind_errors(py::module_& m) {
       property(py::cpp_function([](const py::object& error) { return comm::MPIError::class_of(code_of(error)); }));
   mpi_error_type = type.release().ptr();
   comm::throw_errors_by([](const comm::MPIError& error) { throw MPIError(error.what()); });
+  base::before_all_throw = &throw_for_backward;
   py::register_exception_translator([](std::exception_ptr thrown) {
     try {
       if (thrown) std::rethrow_exception(thrown);

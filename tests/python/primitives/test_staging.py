@@ -56,11 +56,15 @@ def test_staged_dtypes_and_strides(P_world, make, dtype):
     assert same_bits(staged, case.operator(x.resolve_conj().contiguous()))
 
 
-@pytest.mark.parametrize(("kinds", "takes"), [
-    ("mpi,system", False), ("system,mpi:win_allocate", False), ("mpi,system,cuda:device", True), ("", True)
+@pytest.mark.parametrize(("kinds", "accelerator", "takes"), [
+    ("mpi,system", None, False), ("system,mpi:win_allocate", None, False), ("mpi,system,cuda:device", None, True),
+    ("", "cuda", True), ("mpi,system,cuda:device", "cuda", True), ("mpi,system,rocm", "cuda", False),
+    ("system,level_zero", "xpu", True), ("system,cuda", "xpu", False),
 ])  # fmt: skip
-def test_only_a_library_that_takes_memory_of_devices_gets_it(monkeypatch, kinds, takes):
+def test_only_a_library_that_takes_memory_of_the_device_gets_it(monkeypatch, kinds, accelerator, takes):
     assert memory.device_memory() == "staged"
+    device = accelerator and torch.device(accelerator)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: device)
     monkeypatch.setattr(memory, "kinds_of_memory", lambda: kinds)
     if not takes:
         with pytest.raises(ValueError, match="of the kinds"):

@@ -267,6 +267,10 @@ RAISED_BY_ALL = {
     "of different calls": ("""
         distdl.nn.AllSumReduce(P, [0])(x) if P.rank == 1 else layer(x)
         """, 0, "RuntimeError: the ranks do not make the same call"),
+    "of different backward passes": ("""
+        both = layer(x), distdl.nn.AllSumReduce(P, [0])(x)
+        both[P.rank].sum().backward()
+        """, 0, "RuntimeError: the ranks do not make the same call"),
 }  # fmt: skip
 
 
