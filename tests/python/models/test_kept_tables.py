@@ -1,6 +1,7 @@
 """Models that keep tables of parameters from an earlier call."""
 
 import copy
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -93,6 +94,28 @@ class Sloped(torch.nn.Module):
         if self.counts:
             self.calls += 1
         return x * self.weight + self.bias[:, : x.shape[-1]]
+
+
+class Frozen(OrderedDict):
+    """A dict that nobody may change; as the configurations of diffusers."""
+
+    def refuse(self, *_, **__):
+        raise RuntimeError("frozen")
+
+    __delitem__ = clear = pop = setdefault = update = refuse
+
+
+class Configured(torch.nn.Module):
+    """Reads a configuration, and counts its calls in a list."""
+
+    def __init__(self):
+        super().__init__()
+        self.config = Frozen(scale=2.0)
+        self.calls = ["none yet"]
+
+    def forward(self, x):
+        self.calls[0] = "some"
+        return x * self.config["scale"]
 
 
 class KeepsNoise(torch.nn.Module):
@@ -260,3 +283,13 @@ def test_tables_that_the_given_model_has(split):
     for each in (model, ours):
         each.train().eval()
     compared(model, ours, P_x, (4, 3, 6), 2)
+
+
+def test_a_dict_that_refuses_changes_and_one_that_a_call_changes():
+    model, P_x = Configured(), grid(P_world, [1, P_world.size])
+    ours = distdl.distribute(model, P_x)
+    x = noise((2, 7))
+    y = distdl.gather(ours(distdl.scatter(x, P_x)), ours.output_partition)
+    assert_none([] if P_world.rank else off(y, x * 2.0))
+    assert model.config == {"scale": 2.0}
+    assert model.calls == ["none yet"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 
 import torch
 
 from distdl.models.capture.unrecorded import own_attributes
 
+Container = dict[object, object] | list[object]
 _HELD = ("_buffers", "_modules", "_parameters")
 
 
@@ -20,7 +22,8 @@ class AttributeState:
             for module in model.modules()
         ]
         values = (value for module, *_ in self._attributes for _, value in own_attributes(module))
-        self._contents = [(each, each.copy()) for value in values for each in _containers(value)]
+        self._contents = [(each, dict(each) if isinstance(each, dict) else [*each])
+                          for value in values for each in _containers(value)]  # fmt: skip
         self.modules = {id(module) for module, *_ in self._attributes}
 
     def restore_buffers(self) -> None:
@@ -37,14 +40,27 @@ class AttributeState:
                 vars(module)[kind].clear()
                 vars(module)[kind].update(own)
         for container, content in self._contents:
-            container.clear()
-            if isinstance(container, dict) and isinstance(content, dict):
-                container.update(content)
-            elif isinstance(container, list):
-                container.extend(content)
+            _refill(container, content)
 
 
-def _containers(value: object) -> Iterator[dict[object, object] | list[object]]:
+def _refill(container: Container, content: Container) -> None:
+    """Give a container the content of before, if it has another, by the methods of its base: its own may refuse to."""
+    if _ids(container) == _ids(content):
+        return
+    if isinstance(container, dict) and isinstance(content, dict):
+        kind = OrderedDict if isinstance(container, OrderedDict) else dict
+        kind.clear(container)
+        for key, value in content.items():
+            kind.__setitem__(container, key, value)
+    elif isinstance(container, list):
+        list.__setitem__(container, slice(None), [*content])
+
+
+def _ids(container: Container) -> list[int]:
+    return [*map(id, container), *map(id, container.values() if isinstance(container, dict) else ())]
+
+
+def _containers(value: object) -> Iterator[Container]:
     """The lists and dicts in an attribute."""
     if isinstance(value, dict | list):
         yield value
