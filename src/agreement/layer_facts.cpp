@@ -44,6 +44,29 @@ const char* reason_against(const LayerFacts& facts) {
   return nullptr;
 }
 
+/// Whether a tensor is on a device of its own. Numbers on the CPU go with tensors on any device.
+bool has_device(const Input& input) {
+  return input.is_usable() && input.tensor.dim() != 0 && !input.tensor.is_meta();
+}
+
+/// Gives the first tensor an error if it is on another device than the parameters or buffers; and the second one if it
+/// is on another device than the first, as the target of a loss. Whether it did. A model may move its other inputs.
+bool refuse_other_device(LayerFacts& facts) {
+  auto& tensors = facts.tensors;
+  const auto differs = [](Input& input, const Input& from, const char* what) {
+    if (!has_device(input) || input.tensor.numel() == 0 || input.tensor.device() == from.tensor.device()) return false;
+    input.error = "is on " + input.tensor.device().str() + ", and " + what + " on " + from.tensor.device().str();
+    input.error_kind = Structure::Error::state;
+    return true;
+  };
+  for (const auto* const own : {&facts.parameters, &facts.buffers}) {
+    const auto first = std::ranges::find_if(*own, has_device);
+    if (first != own->end() && !tensors.empty() && differs(tensors[0], *first, "the weights are")) return true;
+  }
+  return facts.parameters.empty() && tensors.size() > 1 && has_device(tensors[0]) && tensors[0].tensor.numel() != 0 &&
+         differs(tensors[1], tensors[0], "the first argument is");
+}
+
 }  // namespace
 
 LayerFacts facts_or_errors(LayerFacts facts, const std::vector<bool>& optional) {
@@ -59,6 +82,7 @@ LayerFacts facts_or_errors(LayerFacts facts, const std::vector<bool>& optional) 
     return {.tensors = {std::move(facts.problem)}};
   }
   if (const auto* const reason = reason_against(facts)) return {.tensors = {{at::Tensor(), reason}}};
+  if (refuse_other_device(facts)) return {.tensors = std::move(facts.tensors)};
   return facts;
 }
 

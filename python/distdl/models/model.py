@@ -104,7 +104,7 @@ class DistributedModel(Container, WrappedModule):
         super().check_options()
         forbid_submodule_calls(self.module)
         self._inputs = InputPartitions(self.input_partitions, self.module.forward, self.grid)
-        skeleton = Skeleton(self.__dict__["_given"], self.P_x.device)
+        skeleton = Skeleton(self.__dict__["_given"])
         self._builder = ProgramBuilder(skeleton, self.grid, self._requested, self.fallback, self.as_sequential,
                                        self.values == "agree", self.halos)  # fmt: skip
         self._programs = ProgramCache()

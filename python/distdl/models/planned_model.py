@@ -8,6 +8,7 @@ from functools import partial
 
 import torch
 
+from distdl.models.capture.call_device import RECORDED
 from distdl.models.capture.node_work import NodeWork, works_of
 from distdl.models.capture.packing import by_parts
 from distdl.models.capture.recording import Node
@@ -55,14 +56,14 @@ class PlannedModel:
     ) -> None:
         check_choice("report", "fallback", fallback, FALLBACKS)
         self.inputs, self._model, self._fallback = inputs, model, fallback
-        skeleton = Skeleton(model, torch.device("cpu"))
+        skeleton = Skeleton(model)
         call: object = tuple(torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in inputs), {}
         split = {id(skeleton.model.get_parameter(name)) for name in in_blocks}
         with advising(_WITHOUT_CALL):
             self.recording = skeleton.record(call, inputs, partial(key_of_layer, in_blocks=split))
         nodes, buffers = unknown_nodes(self.recording), dict(model.named_buffers(remove_duplicate=False))
         self.recording.observed.update(
-            zip(nodes, observed(self.recording, nodes, buffers, skeleton.device), strict=True)
+            zip(nodes, observed(self.recording, nodes, buffers, RECORDED), strict=True)
         )
         self._autocast = next(filter(None, autocast().values()), None)
         self.works = works_of(self.recording, self._autocast)

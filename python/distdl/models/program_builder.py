@@ -13,6 +13,7 @@ from itertools import zip_longest
 
 import torch
 
+from distdl.models.capture.call_device import RECORDED, device_of
 from distdl.models.capture.listing import listing
 from distdl.models.capture.looks import Looks
 from distdl.models.capture.packing import by_parts
@@ -20,7 +21,7 @@ from distdl.models.capture.recording import Node, Recording
 from distdl.models.capture.refused_looks import advising
 from distdl.models.capture.reordering import Names, in_order_of
 from distdl.models.capture.skeleton import Skeleton
-from distdl.models.inputs import PlacedInput
+from distdl.models.inputs import PlacedInput, tensors_in
 from distdl.models.plan.halo_choice import choose_halos
 from distdl.models.plan.parameter_splits import packings
 from distdl.models.plan.planning import Plan
@@ -71,6 +72,7 @@ class ProgramBuilder:
     _failures: HookFailures = field(default_factory=HookFailures)
     _guesses: bool = True
     _looks_at_masks: bool = False
+    _device: torch.device = RECORDED  # of this rank, in the last call for which it built
 
     @_without_garbage_collection()
     def build(
@@ -95,6 +97,7 @@ class ProgramBuilder:
             outcomes: of the model's first looks at values.
         """
         self.skeleton.follow(model)
+        self._device = device_of((*tensors_in(call), *model.parameters()))
         in_blocks = {name: layout for name, layout in layouts.items() if layout.is_split}
         self._in_blocks = {id(self.skeleton.model.get_parameter(name)) for name in in_blocks}
         placements = [input.planned for input in placed]
@@ -111,7 +114,7 @@ class ProgramBuilder:
                 # Numbers are drawn in the order of strides.
                 plan = planned(by_parts(self._record(call, inputs, orders, buffers, outcomes, True), packed))
             plan.refuse_unfollowed()
-            choose_halos(plan, self.halos, self.grid.constructing_ranks(), self.skeleton.device)
+            choose_halos(plan, self.halos, self.grid.constructing_ranks(), self._device)
             with compared_once("distribute", self.grid.constructing_ranks()):
                 return Program(plan, [input.blocks for input in placed], buffers, layouts, self._failures)
 
@@ -190,7 +193,7 @@ class ProgramBuilder:
         def observe_first() -> bytes:
             if self.grid.me != first:
                 return b""
-            return dumps(observed(recording, nodes, buffers, self.skeleton.device)).encode()
+            return dumps(observed(recording, nodes, buffers, self._device)).encode()
 
         texts = gather_or_raise("distribute", all_ranks, observe_first)
         recording.observed.update(zip(nodes, loads(texts[all_ranks.ranks.index(first)].decode()), strict=True))

@@ -25,7 +25,8 @@ def scatter(x: object, P_x: object, root: int = 0) -> object:
     """Scatter a tensor of one rank in balanced blocks.
 
     Args:
-        x: on the root a tensor with as many dimensions as P_x, or a structure of tensors; other ranks may pass None.
+        x: on the root a tensor with as many dimensions as P_x, or a structure of tensors. Other ranks may pass None;
+            what they pass says on which device they receive their block, the CPU if it is None.
         P_x: the partition of the result, or the same structure of partitions. None in place of a partition gives every
             rank the whole tensor.
         root: a rank of the communicator that the partitions come from.
@@ -79,6 +80,8 @@ def _scattered(x: object, P: Grid, root: int, is_whole: bool = False) -> torch.T
 
     grid, at = _with_root("scatter", P, root, problem_of)
     block = x if at.active and isinstance(x, torch.Tensor) else zero_volume_tensor()
+    if isinstance(x, torch.Tensor):
+        block = block.to(x.device)  # the result is there, too
     if is_whole:
         return operators.broadcast(at, grid, preserve_batch=False)(block)
     return operators.repartition(at, grid, preserve_batch=False)(block)

@@ -42,6 +42,8 @@ def problems_of(call):
             problems.append(f"{call}: {split}: {refusals}")
         elif refusal is None:
             problems += [f"{call}: {problem}" for problem in together(wrong)[0]]
+        elif refusal == "AssertionError: distribute: ":  # one of torch's own, which have no text before 2.13
+            continue
         elif not names(refusal, call.key) and not names(refusal, call.argument):
             problems.append(f"{call}: {split}: {refusal}")
     return problems

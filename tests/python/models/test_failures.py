@@ -78,10 +78,12 @@ def distributed(P_world, function, **options):
 
 
 def error_of(function, *args):
-    """What torch raises in one process."""
-    with pytest.raises(Exception, match=" ") as caught:
+    """The kind of exception that torch raises in one process."""
+    try:
         function(*args)
-    return caught.value
+    except Exception as error:  # not to be kept: torch before 2.13 goes on checkpointing while it lives
+        return type(error)
+    raise AssertionError(f"{function} raises nothing")
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda each: each.__name__)
@@ -89,8 +91,7 @@ def error_of(function, *args):
 def test_all_ranks_raise_what_one_raises(P_world, function, places):
     """The call after it is computed."""
     call, ours = distributed(P_world, function)
-    expected = error_of(function, bad(*places), SCORES)
-    kind = type(expected)
+    kind = error_of(function, bad(*places), SCORES)
     error = raises_everywhere(kind, "test_failures.py", lambda: call(bad(*places), SCORES))
     known = "is too large" if function is checking else ""
     assert known in error
@@ -219,7 +220,7 @@ def test_batches_without_samples(P_world):
     P_x = grid(P_world, [1, job.size])
     ours = distdl.distribute(largest, P_x)
     x = distdl.scatter(torch.zeros(0, 8), P_x)
-    kind = type(error_of(largest, torch.zeros(0, 8)))
+    kind = error_of(largest, torch.zeros(0, 8))
     raises_everywhere(kind, "max", lambda: ours(x))
     assert torch.equal(ours(x.new_ones(2, x.shape[1])), x.new_ones(2, x.shape[1]))
 

@@ -11,6 +11,7 @@ import torch
 from distdl.models.capture import unrecorded
 from distdl.models.capture.assignments import take_over
 from distdl.models.capture.attribute_state import AttributeState
+from distdl.models.capture.call_device import RECORDED
 from distdl.models.capture.kept_tables import KeptTables
 from distdl.models.capture.looks import Looks, OpenLookError
 from distdl.models.capture.marks import ids_at, kept_tables, made_without_gradients
@@ -31,8 +32,7 @@ from distdl.torch_compat.trees import tree_map_only
 class Skeleton:
     """A copy of a model without values, whose computation can be recorded."""
 
-    def __init__(self, model: torch.nn.Module, device: torch.device) -> None:
-        self.device = device
+    def __init__(self, model: torch.nn.Module) -> None:
         self._mode = FakeTensorMode(allow_non_fake_inputs=True)
         tensors: dict[int, torch.Tensor] = {}
         self._names: dict[int, str] = {}  # of parameters and buffers, by the ids of their fake tensors
@@ -43,7 +43,7 @@ class Skeleton:
         for name, tensor in named:
             fake = tensors.get(id(tensor))
             if fake is None:
-                fake = FakeTensor(self._mode, torch.empty_like(tensor, device="meta"), device)
+                fake = FakeTensor(self._mode, torch.empty_like(tensor, device="meta"), RECORDED)
                 if isinstance(tensor, torch.nn.Parameter):
                     fake = torch.nn.Parameter(fake, tensor.requires_grad)
                 tensors[id(tensor)] = fake
@@ -153,7 +153,7 @@ class Skeleton:
         looks: Looks | None = None,
     ) -> Recorder:
         with self._mode, torch.inference_mode(False):
-            fakes = [_input(shape, strides, dtype, self.device) for shape, strides, dtype in inputs]
+            fakes = [_input(shape, strides, dtype) for shape, strides, dtype in inputs]
         rest = iter(fakes)
         args, kwargs = tree_map_only(torch.Tensor, lambda tensor: next(rest), call)
         names_of_attributes = {
@@ -255,7 +255,7 @@ class Skeleton:
         return tensor if are_kept else None
 
 
-def _input(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def _input(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """A tensor that requires gradients if its dtype can. It is no leaf, so that a model may write into it."""
-    tensor = torch.empty_strided(tuple(shape), tuple(strides), dtype=dtype, device=device)
+    tensor = torch.empty_strided(tuple(shape), tuple(strides), dtype=dtype, device=RECORDED)
     return tensor.requires_grad_().clone() if dtype.is_floating_point or dtype.is_complex else tensor

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from distdl.models.capture.call_device import RECORDED, device_of_call
 from distdl.models.capture.recording import Node, Run, Value
 from distdl.models.operations.operation import Workers
 from distdl.models.operations.placement import REPLICATED, Blocks, Placement
@@ -67,7 +68,8 @@ def _in_modes(node: Node, run: Run) -> Run:
             if not node.records_gradients:
                 modes.enter_context(torch.no_grad())
             for kind, dtype in node.autocast.items():
-                modes.enter_context(torch.autocast(kind, dtype, enabled=dtype is not None))
+                own = device_of_call().type if kind == RECORDED.type else kind
+                modes.enter_context(torch.autocast(own, dtype, enabled=dtype is not None))
             return run(*x)
 
     return call
@@ -134,12 +136,11 @@ def _drawing(step: PlanStep, run: Run, like: Grid) -> Run:
         member = like.me in workers.ranks
     else:
         intervals, member = tuple((0, n) for n in shape), like.active
-    asked = node.kwargs.get("device")
 
     def drawn(key: int | None, *inputs: torch.Tensor) -> object:
         if not member and key is not None:
             return run(*inputs)
-        device = inputs[0].device if inputs else torch.device(asked or "cpu")
+        device = inputs[0].device if inputs else device_of_call()
         numbers = draw(key, intervals, device)
         return run(numbers, *inputs) if member else run(*inputs)
 
@@ -151,7 +152,7 @@ def _empty_results(outputs: Sequence[Value]) -> Run:
 
     def empty(value: Value, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
         if not inputs:
-            return torch.zeros(0, dtype=value.dtype, device="cpu")
+            return torch.zeros(0, dtype=value.dtype, device=device_of_call())
         if not value.is_differentiable:
             return connected_empty([x.detach() for x in inputs], value.dtype)
         # With autocast the dtype may not be the recorded one; backward() needs to know whether a result is complex.

@@ -9,6 +9,7 @@ from typing import cast
 import torch
 
 from distdl.models.capture.assignments import Hook
+from distdl.models.capture.call_device import RECORDED, device_of, on_device
 from distdl.models.capture.recording import Look, ModuleBoundary, Run, Value
 from distdl.models.operations.placement import Blocks, Placement
 from distdl.models.plan.planning import Plan, PlanStep
@@ -275,6 +276,7 @@ class Program:
     ) -> list[object]:
         """The values in all slots after the last step."""
         values: list[object] = [None] * self._slot_count
+        device = device_of((*inputs, *parameters))
         for slot, tensor in zip((*self.inputs, *self._parameters), (*inputs, *parameters), strict=True):
             values[slot] = tensor
         for slot, constant in self._constants:
@@ -284,6 +286,10 @@ class Program:
             values[slot] = buffer.clone() if is_copied else buffer
         for number, slot in enumerate(self._key_slots):
             values[slot] = None if key is None else key_of_part(key, number)
-        with undone([self._buffers[name] for name in self._written], rehearses), self._together():
+        if device != RECORDED:
+            for slot in (*self.inputs, *(slot for slot, _ in self._constants)):
+                values[slot] = cast(torch.Tensor, values[slot]).to(device)
+        written = [self._buffers[name] for name in self._written]
+        with on_device(device), undone(written, rehearses), self._together():
             run_steps(self.steps, values)
         return values

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple, cast
 
 import torch
 from torch.autograd.function import FunctionCtx
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
+from distdl.models.capture.call_device import device_of_call, on_device
 from distdl.models.capture.recording import Run
 
 
@@ -114,15 +116,17 @@ class Segment:
     def __call__(self, *inputs: object) -> object:
         """Run the steps, and return their result or the list of their results."""
         with set_checkpoint_early_stop(False):  # some ranks would stop before an exchange
-            results = checkpoint(self._run, iter([self._steps]), *inputs, use_reentrant=False)
+            run = partial(self._run, device_of_call())
+            results = checkpoint(run, iter([self._steps]), *inputs, use_reentrant=False)
         return results[0] if len(self._writes) == 1 else results
 
-    def _run(self, first: Iterator[Sequence[Step]], *inputs: object) -> list[object]:
+    def _run(self, device: torch.device, first: Iterator[Sequence[Step]], *inputs: object) -> list[object]:
         """Run the steps, and in the backward pass those that give results."""
         values: list[object] = [None] * self._count
         for slot, tensor in zip(self.reads, inputs, strict=True):
             values[slot] = tensor
-        run_steps(next(first, self._again), values)
+        with on_device(device):
+            run_steps(next(first, self._again), values)
         return [_saving(values[slot]) for slot in self._writes]
 
 

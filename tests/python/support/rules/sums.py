@@ -69,7 +69,7 @@ SUMS = {
         lambda x: F.gaussian_nll_loss(x, x.flip(0) * 2, x[..., 0].exp(), full=True, reduction="none"), IMAGE),
     "gaussian_nll_loss of one variance": (lambda x: F.gaussian_nll_loss(x, x.sin(), 0.3, True), IMAGE),
     "GaussianNLLLoss": (
-        layer(lambda: torch.nn.GaussianNLLLoss(reduction="sum"), lambda layer, x: layer(x, x.sin(), x[:, :1].exp())),
+        layer(lambda: torch.nn.GaussianNLLLoss(reduction="sum"), lambda layer, x: layer(x, x.sin(), x[..., :1].exp())),
         IMAGE),
     "hinge_embedding_loss": (lambda x: F.hinge_embedding_loss(x, x.detach().sign(), 0.7), IMAGE),
     "cosine_embedding_loss": (
