@@ -39,19 +39,30 @@ install() {  # in an environment of its own, which sees the packages of python3'
 
 device() {
   [ "$DISTDL_TEST_DEVICE" != lagging ] || python tests/device/build.py
-  python -c 'import torch; print(torch.__version__, torch.accelerator.current_accelerator(check_available=True))'
+  PYTHONPATH=tests/python "${1:-python}" - "$DISTDL_TEST_DEVICE" <<'END'
+import sys, torch
+if sys.argv[1] == "lagging":
+    from support.lagging import load
+    load()
+device = torch.accelerator.current_accelerator(check_available=True)
+if device is None or device.type != sys.argv[1]:
+    sys.exit(f"torch {torch.__version__} finds the accelerator {device}, and no {sys.argv[1]}")
+print(torch.__version__, device)
+END
 }
 export -f ranks install device
 export wheels
 
+[ "$DISTDL_TEST_DEVICE" = lagging ] || row "device" bash -c "device '${PYTHON:-python3}'"
+[ $failed = 0 ] || exit 1  # before anything is built
 row "build" bash -c install
 export PATH=$PWD/build/gpu-venv/bin:$PATH
-row "device" bash -c device
+[ "$DISTDL_TEST_DEVICE" != lagging ] || row "device" bash -c device
 row "four networks, 2 ranks" bash -c 'ranks 2 -m pytest -q tests/python/device/test_networks.py'
 row "messages and layers, 2 ranks" bash -c 'ranks 2 benchmarks/gpu.py'
 row "four networks, 4 ranks" bash -c 'ranks 4 -m pytest -q tests/python/device/test_networks.py'
 row "operators, 2 ranks" bash -c 'ranks 2 -m pytest -q tests/python/device/test_primitives.py'
-row "layers, checkpoints, replicas, 2 ranks" bash -c 'DISTDL_SEED=gpu ranks 2 -m pytest -q tests/python/device/test_layers.py'
+row "layers, checkpoints, replicas, 2 ranks" bash -c 'DISTDL_SEED=gpu ranks 2 -m pytest -q tests/python/device/test_layers.py tests/python/device/test_where.py'
 row "second derivatives, autocast, 2 ranks" bash -c 'DISTDL_SEED=gpu ranks 2 -m pytest -q tests/python/device/test_second_derivatives.py tests/python/device/test_autocast.py'
 row "operators, 3 ranks" bash -c 'ranks 3 -m pytest -q tests/python/device/test_primitives.py'
 printf '\n%s\n' "$(tail -n 1 $logs/device.log)"

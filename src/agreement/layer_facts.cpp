@@ -45,9 +45,7 @@ const char* reason_against(const LayerFacts& facts) {
 }
 
 /// Whether a tensor is on a device of its own. Numbers on the CPU go with tensors on any device.
-bool has_device(const Input& input) {
-  return input.is_usable() && input.tensor.dim() != 0 && !input.tensor.is_meta();
-}
+bool has_device(const Input& input) { return input.is_usable() && input.tensor.dim() != 0 && !input.tensor.is_meta(); }
 
 /// Gives the first tensor an error if it is on another device than the parameters or buffers; and the second one if it
 /// is on another device than the first, as the target of a loss. Whether it did. A model may move its other inputs.

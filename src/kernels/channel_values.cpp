@@ -11,7 +11,8 @@ namespace distdl::kernels {
 
 Values numbers_of(const at::Tensor& tensor) {
   if (!tensor.defined()) return {};
-  TORCH_CHECK(tensor.is_cpu(), "expected weight and bias of a norm on the CPU, as its input, but got ", tensor.device());
+  TORCH_CHECK(tensor.is_cpu(), "expected weight and bias of a norm on the CPU, as its input, but got ",
+              tensor.device());
   const auto values = in_memory(tensor).contiguous();
   Values result;
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, values.scalar_type(), "normalize_block", [&] {

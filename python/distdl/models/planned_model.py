@@ -62,9 +62,7 @@ class PlannedModel:
         with advising(_WITHOUT_CALL):
             self.recording = skeleton.record(call, inputs, partial(key_of_layer, in_blocks=split))
         nodes, buffers = unknown_nodes(self.recording), dict(model.named_buffers(remove_duplicate=False))
-        self.recording.observed.update(
-            zip(nodes, observed(self.recording, nodes, buffers, RECORDED), strict=True)
-        )
+        self.recording.observed.update(zip(nodes, observed(self.recording, nodes, buffers, RECORDED), strict=True))
         self._autocast = next(filter(None, autocast().values()), None)
         self.works = works_of(self.recording, self._autocast)
         self._with_heads = {frozenset(in_blocks): self}

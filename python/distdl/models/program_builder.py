@@ -97,7 +97,7 @@ class ProgramBuilder:
             outcomes: of the model's first looks at values.
         """
         self.skeleton.follow(model)
-        self._device = device_of((*tensors_in(call), *model.parameters()))
+        self._device = device_of(tensors_in(call) or model.parameters())
         in_blocks = {name: layout for name, layout in layouts.items() if layout.is_split}
         self._in_blocks = {id(self.skeleton.model.get_parameter(name)) for name in in_blocks}
         placements = [input.planned for input in placed]

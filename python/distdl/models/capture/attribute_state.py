@@ -9,7 +9,7 @@ import torch
 
 from distdl.models.capture.unrecorded import own_attributes
 
-Container = dict[object, object] | list[object]
+ListOrDict = dict[object, object] | list[object]
 _HELD = ("_buffers", "_modules", "_parameters")
 
 
@@ -43,7 +43,7 @@ class AttributeState:
             _refill(container, content)
 
 
-def _refill(container: Container, content: Container) -> None:
+def _refill(container: ListOrDict, content: ListOrDict) -> None:
     """Give a container the content of before, if it has another, by the methods of its base: its own may refuse to."""
     if _ids(container) == _ids(content):
         return
@@ -56,11 +56,11 @@ def _refill(container: Container, content: Container) -> None:
         list.__setitem__(container, slice(None), [*content])
 
 
-def _ids(container: Container) -> list[int]:
+def _ids(container: ListOrDict) -> list[int]:
     return [*map(id, container), *map(id, container.values() if isinstance(container, dict) else ())]
 
 
-def _containers(value: object) -> Iterator[Container]:
+def _containers(value: object) -> Iterator[ListOrDict]:
     """The lists and dicts in an attribute."""
     if isinstance(value, dict | list):
         yield value

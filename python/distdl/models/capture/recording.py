@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from distdl.models.capture import unrecorded
-from distdl.models.capture.call_device import RECORDED, device_of_call
+from distdl.models.capture.call_device import on_device_of_call
 from distdl.models.capture.marks import KeptTable
 from distdl.torch_compat.trees import tree_flatten, tree_map_only, tree_unflatten
 
@@ -124,7 +124,7 @@ class Node:
             function: replaces the node's own.
         """
         leaves, structure = tree_flatten((self.args, dict(self.kwargs)))
-        target = _on_device_of_call(function or self.target, leaves, makes_tensors=not self.inputs)
+        target = on_device_of_call(function or self.target, leaves, makes_tensors=not self.inputs)
         slots = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Value)]
         count, names = len(self.args), [*self.kwargs]
         # Most calls are of these two kinds, which take less time.
@@ -159,30 +159,6 @@ class Node:
     def __str__(self) -> str:
         inputs = ", ".join(f"{value.name}{list(value.shape)}" for value in self.inputs)
         return f"{self.key} of {inputs or 'no tensors'} in {self.path or 'the model'} ({self.source})"
-
-
-def _on_device_of_call(function: Run, leaves: list[object], makes_tensors: bool) -> Run:
-    """The function on the device of the call that runs, where its arguments name the one of the recording.
-
-    Args:
-        makes_tensors: whether it takes none: the tensors that a model makes are on the device of the call.
-    """
-    if not makes_tensors and not any(_is_recorded_device(leaf) for leaf in leaves):
-        return function
-
-    def on_device(*args: object, **kwargs: object) -> object:
-        device = device_of_call()
-        if device == RECORDED:
-            return function(*args, **kwargs)
-        given, options = tree_map_only(_is_recorded_device, lambda _: device, (args, kwargs))
-        result = function(*given, **options)
-        return tree_map_only(torch.Tensor, lambda x: x.to(device), result) if makes_tensors else result
-
-    return on_device
-
-
-def _is_recorded_device(leaf: object) -> bool:
-    return isinstance(leaf, torch.device) and leaf == RECORDED
 
 
 @dataclass(frozen=True)

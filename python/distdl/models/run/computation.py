@@ -128,7 +128,7 @@ def _skipping_empty(run: Run, outputs: Sequence[Value], placements: Sequence[Pla
 
 def _drawing(step: PlanStep, run: Run, like: Grid) -> Run:
     """A function that draws the numbers of this worker's block, and passes them to the computation."""
-    node, workers, draw = step.node, step.workers, step.operation.draw
+    workers, draw = step.workers, step.operation.draw
     assert draw is not None
     shape = step.operation.shape
     if isinstance(workers, Blocks):

@@ -276,20 +276,15 @@ class Program:
     ) -> list[object]:
         """The values in all slots after the last step."""
         values: list[object] = [None] * self._slot_count
-        device = device_of((*inputs, *parameters))
-        for slot, tensor in zip((*self.inputs, *self._parameters), (*inputs, *parameters), strict=True):
-            values[slot] = tensor
-        for slot, constant in self._constants:
-            values[slot] = constant
+        device = device_of(inputs or parameters)
+        own = zip((*self.inputs, *self._parameters), (*inputs, *parameters), strict=True)
+        for slot, tensor in (*own, *self._constants):
+            values[slot] = tensor if device == RECORDED else tensor.to(device)
         for slot, name, is_copied in self._buffers_read:
             buffer = self._buffers[name]
             values[slot] = buffer.clone() if is_copied else buffer
         for number, slot in enumerate(self._key_slots):
             values[slot] = None if key is None else key_of_part(key, number)
-        if device != RECORDED:
-            for slot in (*self.inputs, *(slot for slot, _ in self._constants)):
-                values[slot] = cast(torch.Tensor, values[slot]).to(device)
-        written = [self._buffers[name] for name in self._written]
-        with on_device(device), undone(written, rehearses), self._together():
+        with undone([self._buffers[name] for name in self._written], rehearses), self._together(), on_device(device):
             run_steps(self.steps, values)
         return values
