@@ -78,7 +78,8 @@ def _restrided(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 def _really(target: Callable[..., object], run: Callable[..., object], args: Any, kwargs: Any) -> object:
     """The result of a call of zeros in place of tensors without values, also of a layer's parameters and buffers."""
-    with without_modes(), warnings.catch_warnings(action="ignore"):  # the call itself warns
+    with without_modes(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the call itself warns
         args, kwargs = tree_map_only(FakeTensor, _zeros, (args, kwargs))
         devices = {leaf.device for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.Tensor)}
         with torch.random.fork_rng(devices=[device for device in devices if device.type == "cuda"]):
