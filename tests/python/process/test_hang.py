@@ -109,7 +109,7 @@ REPORT = (
 
 def test_the_watchdog_says_who_waits_for_whom():
     status, said = ends(BEGINNING.format(seconds=5) + WAITS_FOR_EVALUATION, DISTDL_WATCHDOG="1")
-    assert status == 0
+    assert status == 0, said
     assert len(re.findall(REPORT, said)) == 1, said
     assert len(re.findall("not all ranks have come after 2 s", said)) == 1, said
     assert "rank 0 is done" in said
@@ -130,7 +130,7 @@ if rank == 1:
 score()
 """
     status, said = ends(BEGINNING.format(seconds=4) + program, DISTDL_WATCHDOG="1")
-    assert status == 0
+    assert status == 0, said
     assert re.search(r"rank 0: waits in compute\(\) of MeanMetric, at <string>:\d+ in score; rank 1", said), said
 
 
@@ -143,7 +143,7 @@ def test_the_watchdog_ends_the_job():
 
 def test_the_watchdog_is_off():
     status, said = ends(BEGINNING.format(seconds=3) + "distdl.set_watchdog(0)\n" + WAITS_FOR_EVALUATION)
-    assert status == 0
+    assert status == 0, said
     assert "not all ranks" not in said
 
 
@@ -156,7 +156,7 @@ def test_the_watchdog_sees_a_wait_of_the_programs_own():
     """
     program = BEGINNING.format(seconds=4) + program.replace("\n    ", "\n")
     status, said = ends(program, DISTDL_WATCHDOG="1")
-    assert status == 0
+    assert status == 0, said
     assert re.search(r"rank 1 .* waits in a barrier of my own: .* at <string>:\d+", said), said
 
 
