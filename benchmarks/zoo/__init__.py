@@ -23,7 +23,7 @@ __all__ = ["PACKAGES", "Entry", "Shape", "entries"]
 
 PACKAGES = (
     "torchvision", "monai", "timm", "smp", "vit_pytorch", "nnunet", "neuralop", "the_well", "transformers", "diffusers",
-    "open_clip", "x_transformers",
+    "open_clip", "x_transformers", "torch_harmonics",
 )  # fmt: skip
 """The modules of this package, each of which says how its package is installed."""
 

@@ -372,7 +372,7 @@ OF |= {
     "norm": {"dtype": _WIDER, "p": 3, "dim": 1}, "normalize": {"eps": 3.0, "dim": 0},
         "one_hot": {"FIRST": lambda x: x.argmax(1),
                                                                                "num_classes": 7},
-    "outer": {"SHAPE": (6,), "vec2": numbers(3)}, "ones": {"size": (2, 3)},
+    "outer": {"SHAPE": (6,), "vec2": numbers(3)}, "ones": {"size": (2, 3)}, "as_strided": {"stride": (1, 2)},
     "pad": {"SHAPE": IMAGE, "pad": (1, 2, 0, 3), "mode": together("reflect", pad=(1, 2, 2, 1)), "value": 1.5},
     "pairwise_distance": {"x2": like}, "permute": {"dims": [2, 0, 1]},
     "pixel_shuffle": {"SHAPE": IMAGE, "upscale_factor": 2}, "pixel_unshuffle": {"SHAPE": (2, 3, 4, 6),
