@@ -79,9 +79,8 @@ def _scattered(x: object, P: Grid, root: int, is_whole: bool = False) -> torch.T
         return None
 
     grid, at = _with_root("scatter", P, root, problem_of)
-    block = x if at.active and isinstance(x, torch.Tensor) else zero_volume_tensor()
-    if isinstance(x, torch.Tensor):
-        block = block.to(x.device)  # the result is there, too
+    device = x.device if isinstance(x, torch.Tensor) else None
+    block = x if at.active and isinstance(x, torch.Tensor) else zero_volume_tensor(device=device)
     if is_whole:
         return operators.broadcast(at, grid, preserve_batch=False)(block)
     return operators.repartition(at, grid, preserve_batch=False)(block)

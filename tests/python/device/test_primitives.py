@@ -19,14 +19,19 @@ def halves(layer):
     return lambda x: layer.wait(layer.start(x))
 
 
+def on_the_cpu(case):
+    """An input, a weight of the result, and the result with its derivatives."""
+    x = values(case.shape, seed=job.rank)
+    weight = values(case.operator(x).shape, seed=100 + job.rank)
+    return x, weight, derivatives(case.operator, x, weight)
+
+
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("make", ALL_CASES.values(), ids=ALL_CASES)
 @pytest.mark.parametrize("started", [lambda layer: layer, halves], ids=["call", "halves"])
 def test_bits_of_the_cpu(P_world, make, started, device):
     case = make(P_world)
-    x = values(case.shape, seed=job.rank)
-    weight = values(case.operator(x).shape, seed=100 + job.rank)
-    expected = derivatives(case.operator, x, weight)
+    x, weight, expected = on_the_cpu(case)
     results = derivatives(started(case.operator), x.to(device), weight.to(device))
     assert all(y.device.type == device for y in results)
     assert all(same_bits(y.cpu(), z) for y, z in zip(results, expected, strict=True))
@@ -37,9 +42,7 @@ def test_bits_of_the_cpu(P_world, make, started, device):
 def test_one_rank_is_staged(P_world, make, device):
     """The others do not have to know."""
     case = make(P_world)
-    x = values(case.shape, seed=job.rank)
-    weight = values(case.operator(x).shape, seed=100 + job.rank)
-    expected = derivatives(case.operator, x, weight)
+    x, weight, expected = on_the_cpu(case)
     if job.rank == 0:
         memory.set_device_memory("staged")
     results = derivatives(case.operator, x.to(device), weight.to(device))
@@ -71,9 +74,7 @@ def test_memory_that_is_dropped_while_streams_use_it(P_world, make, device):
 def test_one_rank_on_the_cpu(P_world, make, device):
     """All ranks cut their messages alike, though one has no need to."""
     case = make(P_world)
-    x = values(case.shape, seed=job.rank)
-    weight = values(case.operator(x).shape, seed=100 + job.rank)
-    expected = derivatives(case.operator, x, weight)
+    x, weight, expected = on_the_cpu(case)
     own = "cpu" if job.rank == 0 else device
     results = derivatives(case.operator, x.to(own), weight.to(own))
     assert all(y.device.type == own for y in results)

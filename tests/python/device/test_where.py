@@ -7,6 +7,7 @@ from torch.utils.checkpoint import checkpoint
 import distdl
 from support.blocks import grid
 from support.distributed import assert_none, noise, off, step
+from support.models import Function
 from support.ranks import job, raises_everywhere
 
 NUMBERS = torch.arange(5.0, dtype=torch.float64)
@@ -47,15 +48,6 @@ class Wide(torch.nn.Module):
     def forward(self, x):
         with torch.autocast(x.device.type, enabled=False):
             return (x @ torch.ones(5, 5, dtype=x.dtype, device=x.device)).cos()
-
-
-class Function(torch.nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
 
 
 MODELS = {

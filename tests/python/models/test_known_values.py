@@ -7,6 +7,7 @@ import torch
 
 import distdl
 from support.blocks import grid
+from support.models import Function
 from support.ranks import job, raises_everywhere
 
 pytestmark = pytest.mark.ranks(1, 2, 3)
@@ -29,17 +30,6 @@ def assert_equal(P_world, model, x, calls=1, of_first_rank=False):
             sum(y.sum() for y in expected).backward()
             for y, other in zip((*results, gradient), (*expected, whole.grad), strict=True):
                 assert torch.allclose(y, other)
-
-
-class Function(torch.nn.Module):
-    """A model without parameters."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
 
 
 def choosing(x):

@@ -277,9 +277,9 @@ class Program:
         """The values in all slots after the last step."""
         values: list[object] = [None] * self._slot_count
         device = device_of(inputs or parameters)
-        own = zip((*self.inputs, *self._parameters), (*inputs, *parameters), strict=True)
-        for slot, tensor in (*own, *self._constants):
-            values[slot] = tensor if device == RECORDED else tensor.to(device)
+        tensors = [*zip((*self.inputs, *self._parameters), (*inputs, *parameters), strict=True), *self._constants]
+        for slot, tensor in tensors if device == RECORDED else [(slot, x.to(device)) for slot, x in tensors]:
+            values[slot] = tensor
         for slot, name, is_copied in self._buffers_read:
             buffer = self._buffers[name]
             values[slot] = buffer.clone() if is_copied else buffer
