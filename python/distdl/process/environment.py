@@ -16,15 +16,15 @@ def apply() -> None:
     Raises:
         ValueError: if the value of a variable is not valid.
     """
-    debugging = _is_set("DISTDL_DEBUG")
+    debugging = _is_on("DISTDL_DEBUG")
     _core.set_debugging(debugging)
-    seconds = os.environ.get("DISTDL_WATCHDOG", "")
+    seconds, end = os.environ.get("DISTDL_WATCHDOG", ""), _is_on("DISTDL_WATCHDOG_END")
     try:
-        watchdog.set_watchdog(float(seconds or (60 if debugging else 300)), end=_is_set("DISTDL_WATCHDOG_END"))
+        watchdog.set_watchdog(float(seconds or (60 if debugging else 300)), end=end)
     except ValueError:
         raise ValueError(f"DISTDL_WATCHDOG={seconds!r}; it has to be a number of seconds, at least 0") from None
-    set_progress_bars(os.environ.get("DISTDL_PROGRESS_BARS", "1") != "0")
-    progress.set_progress_thread(os.environ.get("DISTDL_PROGRESS_THREAD", "1") != "0")
+    set_progress_bars(_is_on("DISTDL_PROGRESS_BARS", by_default=True))
+    progress.set_progress_thread(_is_on("DISTDL_PROGRESS_THREAD", by_default=True))
     _core.set_hosts(ranks_on_each_host())
     memory.set_staging(os.environ.get("DISTDL_STAGING", "where needed"))
     memory.set_device_memory(os.environ.get("DISTDL_DEVICE_MEMORY") or "staged")
@@ -39,5 +39,8 @@ def ranks_on_each_host() -> int:
     return number
 
 
-def _is_set(name: str) -> bool:
-    return os.environ.get(name, "0") not in ("", "0")
+def _is_on(name: str, by_default: bool = False) -> bool:
+    value = os.environ.get(name) or str(int(by_default))
+    if value not in ("0", "1"):
+        raise ValueError(f"{name}={value!r}; it must be 0 or 1")
+    return value == "1"

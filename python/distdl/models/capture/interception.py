@@ -63,17 +63,17 @@ def _seeing_forward(
         if name != "forward" or not is_open():
             return attribute
 
-        def seen(*args: Any) -> object:
+        def seen(*args: Any, **kwargs: Any) -> object:
             if not args or not hasattr(args[0], "next_functions"):  # whether gradients are recorded is not known here
                 if kind.setup_context is SingleLevelFunction.setup_context:  # called directly
-                    return attribute(*args)
+                    return attribute(*args, **kwargs)
                 raise NotImplementedError(
                     f"the model calls a {kind.__name__}.apply that it has kept, which cannot be recorded with this "
                     f"version of torch as it has a setup_context; write {kind.__name__}.apply where it is called"
                 )
             context, *inputs = args
             with torch.set_grad_enabled(bool(context.next_functions)):
-                return applied(kind, *inputs)
+                return applied(kind, *inputs, **kwargs)
 
         return seen
 
