@@ -8,45 +8,58 @@
 
 namespace distdl::agreement {
 
-Change Agreement::change_of(std::span<const Structure> tensors) const {
-  if (!agreed()) return Change::structure;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (tensors[i].error_kind != Structure::Error::none || structures_[i][my_rank()] != tensors[i]) {
-      return Change::structure;
-    }
-  }
-  return Change::none;
+Agreement::Agreement(std::shared_ptr<const OperatorId> id, std::vector<std::string> tensors)
+    : id_(std::move(id)), names_(std::move(tensors)), calls_(id_->rank_set.communicator ? my_rank() : 0) {}
+
+const LayerCall* Agreement::enter_layer() {
+  const auto* const layer = memory_.enter(id_->rank_set);
+  if (layer == nullptr) forget_layers();
+  return layer;
+}
+
+std::optional<bool> Agreement::recall(const LayerCall& layer, std::span<const Structure> tensors, OwnFacts facts) {
+  const auto place = calls_.place_of(layer);
+  if (!place) return std::nullopt;
+  // Without the check, other ranks do not hear of changed derivatives.
+  if (!structure_check()) facts.differentiation = calls_.at(*place).facts.differentiation;
+  if (!calls_.is_like(*place, tensors, facts)) return std::nullopt;
+  return calls_.go_back_to(*place);
 }
 
 const GlobalStructure& Agreement::structure(std::size_t tensor) const {
   static const auto* const none = new GlobalStructure;  // never destroyed: threads may outlive the end of main
-  return agreed() ? structures_.at(tensor) : *none;
+  return calls_.agreed() ? calls_.last().structures->at(tensor) : *none;
 }
 
 void Agreement::forget() {
-  structures_.clear();
-  memory_.forget();
+  calls_.forget();
+  calls_.forget_layers();
 }
 
-Agreement::Result Agreement::agree(std::span<const Structure> tensors, comm::Ballot ballot, LazyText own, Pass pass) {
-  memory_.forget();
-  ballot.flags |= flags_of(change_of(tensors));
-  if (!votes_on_calls(id_->rank_set) && agreed()) return agree_unchecked(tensors, ballot);
+Agreement::Result Agreement::agree(std::span<const Structure> tensors, comm::Ballot ballot, LazyText own, Pass pass,
+                                   OwnFacts facts) {
+  ballot.flags |= flags_of(calls_.change_of(tensors, facts)) | calls_.unlike(tensors, facts);
+  if (!votes_on_calls(id_->rank_set) && calls_.agreed()) return agree_unchecked(tensors, ballot);
   const auto operation = operation_of(*id_, pass);
   if (agreement::change_of(ballot.flags) == Change::structure) ballot.send_early = {};
   const auto outcome = vote_on_call(*id_, pass, std::move(ballot), tensors.front());
   const auto change = agreement::change_of(outcome.flags);
-  Gathered gathered;
-  if (change == Change::structure) {
-    structures_.clear();  // so that after an error the next call agrees anew
-    gathered = gather(id_->rank_set, {tensors.begin(), tensors.end()});
+  if (change == Change::structure) calls_.forget();  // so that after an error the next call agrees anew
+  const auto place = calls_.place_of(outcome.flags);
+  auto structures = calls_.empty() ? nullptr : calls_.last().structures;
+  if (!place && change == Change::structure) {
+    auto gathered = gather(id_->rank_set, {tensors.begin(), tensors.end()});
     throw_errors_of(gathered);  // first: a rank that met an error may have nothing of its own to compare
+    structures = calls_.shared(std::move(gathered.tensors));
   }
   require_same_value(*id_, outcome, own);
-  if (change == Change::structure) structures_ = std::move(gathered.tensors);
-  derivatives_ = derivatives_of(outcome.flags);
+  if (place) {
+    calls_.go_back_to(*place);
+  } else {
+    calls_.add({std::move(structures), derivatives_of(outcome.flags), facts, new_generation()});
+  }
   return {.change = change,
-          .derivatives = derivatives_,
+          .derivatives = derivatives(),
           .broadcast = outcome.broadcast,
           .any_compiled = outcome.any(kCompiled),
           .early = early_send_of(outcome)};
@@ -61,11 +74,11 @@ Agreement::Result Agreement::agree_unchecked(std::span<const Structure> tensors,
                              std::to_string(id_->rank_set.ranks[my_rank()]) +
                              " changed while the structure check is off; pass it on for this call");
   }
-  return {.change = Change::none, .derivatives = derivatives_};
+  return {.change = Change::none, .derivatives = derivatives()};
 }
 
 Agreement::Result Agreement::agree_or_follow(Structure own, Derivatives derivatives, comm::SendEarly send) {
-  const auto* const layer = memory_.enter(id_->rank_set);
+  const auto* const layer = enter_layer();
   if (layer != nullptr) return follow(*layer, own, derivatives);
   take_deferred_error_to(own);
   return agree({&own, 1}, {.flags = flags_of(derivatives), .send_early = std::move(send)},
@@ -81,23 +94,22 @@ Agreement::Result Agreement::follow(const LayerCall& layer, const Structure& own
   comm::refuse_abandoned(*id_->rank_set.communicator);
   // All of its ranks make this call, so the tag is the same on them.
   const EarlySend early{.tag = id_->rank_set.communicator->next_tag_within_layers()};
-  if (memory_.remembers(layer.generation)) {
+  const auto result = [&](bool changed) -> Result {
+    return {.change = changed ? Change::structure : Change::none, .derivatives = this->derivatives(), .early = early};
+  };
+  if (const auto place = calls_.place_of(layer)) {
+    const bool changed = calls_.go_back_to(*place);
     require_unchanged(own, derivatives);
-    return {.change = Change::none, .derivatives = derivatives_, .early = early};
+    return result(changed);
   }
   const auto operation = operation_of(*id_, Pass::forward);
   const CountedWaits waits(id_->counter(false));
   if (id_->rank_set.communicator->size() > 1) id_->rank_set.communicator->count_vote();
-  auto known = std::move(structures_);
-  forget();
   auto gathered = gather(id_->rank_set, {own}, derivatives);
   throw_errors_of(gathered);
   if (gathered.derivatives.requires_grad && gathered.grad_disabled) throw_mixed_modes(*id_);
-  const auto change = known == gathered.tensors ? Change::none : Change::structure;
-  structures_ = std::move(gathered.tensors);
-  derivatives_ = gathered.derivatives;
-  memory_.remember(layer.generation);
-  return {.change = change, .derivatives = derivatives_, .early = early};
+  auto structures = calls_.shared(std::move(gathered.tensors));
+  return result(calls_.add({std::move(structures), gathered.derivatives, {}, new_generation(), layer.generation}));
 }
 
 void Agreement::require_unchanged(const Structure& own, Derivatives derivatives) const {
@@ -108,10 +120,10 @@ void Agreement::require_unchanged(const Structure& own, Derivatives derivatives)
                              "all that this depends on");
   };
   if (own.error_kind != Structure::Error::none) throw_error(*id_, names_.front(), my_rank(), own);
-  if (structures_.front()[my_rank()] != own) refuse("has another shape, dtype or device than at the last call");
+  if (structure()[my_rank()] != own) refuse("has another shape, dtype or device than at the last call");
   if (!structure_check()) return;  // then derivatives are those of the last vote
-  if ((derivatives.requires_grad && !derivatives_.requires_grad) ||
-      (derivatives.has_tangent && !derivatives_.has_tangent)) {
+  const auto agreed = this->derivatives();
+  if ((derivatives.requires_grad && !agreed.requires_grad) || (derivatives.has_tangent && !agreed.has_tangent)) {
     refuse("takes part in differentiation, unlike at the last call");
   }
 }

@@ -1,4 +1,4 @@
-// The structure of the tensors of a call, agreed on by its ranks and kept until it changes on any of them.
+// The structure of the tensors of a call, as its ranks agreed on it.
 #pragma once
 
 #include <memory>
@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "agreement/known_calls.hpp"
 #include "agreement/layer_call.hpp"
 #include "agreement/structure.hpp"
 #include "agreement/voting.hpp"
@@ -15,8 +16,9 @@ namespace distdl::agreement {
 
 class Agreement {
  public:
-  explicit Agreement(std::shared_ptr<const OperatorId> id, std::vector<std::string> tensors = {"input"})
-      : id_(std::move(id)), names_(std::move(tensors)) {}
+  explicit Agreement(std::shared_ptr<const OperatorId> id, std::vector<std::string> tensors = {"input"});
+  /// An agreement on such tensors, which knows nothing yet.
+  Agreement unused() const { return Agreement(id_, names_); }
 
   struct Result {
     Change change = Change::none;                          // on any rank
@@ -26,11 +28,11 @@ class Agreement {
     EarlySend early = {};  // of the call's messages
   };
 
-  /// A vote on a call with these tensors, in the order of their names. The ballot has the flags of the derivatives and
-  /// of what else the caller compares with its last call. An error on any rank is thrown on all, and so is a difference
-  /// of values, with every rank's `own`. While the structure check is off, a rank where nothing changed asks no other.
-  /// Collective.
-  Result agree(std::span<const Structure> tensors, comm::Ballot ballot, LazyText own, Pass pass = Pass::forward);
+  /// A vote on a call with these tensors, in the order of their names. The ballot has the flags of the derivatives. An
+  /// error on any rank is thrown on all, and so is a difference of values, with every rank's `own`. While the structure
+  /// check is off, a rank where nothing changed asks no other. Collective.
+  Result agree(std::span<const Structure> tensors, comm::Ballot ballot, LazyText own, Pass pass = Pass::forward,
+               OwnFacts facts = {});
 
   /// agree() for an operator, which has one tensor. It does not vote within the call of a layer whose ranks agreed
   /// already: in a new generation the ranks tell each other their structures, in the same generation nothing is sent.
@@ -41,19 +43,30 @@ class Agreement {
   /// in which the others hear of it.
   static void take_deferred_error_to(Structure& tensor);
 
-  /// How much changed on this rank.
-  Change change_of(std::span<const Structure> tensors) const;
+  /// The innermost call of a layer around this one. Null if there is none, or if this is another place in it than that
+  /// of the last call; then the next calls vote in any place.
+  const LayerCall* enter_layer();
+  /// Goes back, without a vote, to what the ranks agreed on in this generation of the layer around. Returns whether
+  /// tensors or options changed by that; none if there is nothing to go back to, or if the call of this rank is unlike
+  /// it.
+  std::optional<bool> recall(const LayerCall& layer, std::span<const Structure> tensors, OwnFacts facts);
+  /// Makes what was agreed on last what recall() goes back to.
+  void remember(const LayerCall& layer) { calls_.remember(layer); }
+  /// Makes the next calls vote in any layer. On all ranks or on none.
+  void forget_layers() { calls_.forget_layers(); }
 
   /// The structure of one tensor, by rank; empty until it is agreed on.
   const GlobalStructure& structure(std::size_t tensor = 0) const;
-  Derivatives derivatives() const { return derivatives_; }  // of any rank's tensors, as last agreed on
-  bool agreed() const { return !structures_.empty(); }
+  /// Of any rank's tensors, as last agreed on.
+  Derivatives derivatives() const { return calls_.empty() ? Derivatives{} : calls_.last().derivatives; }
+  /// See new_generation(). Only after a call.
+  std::int64_t generation() const { return calls_.last().generation; }
+  /// Makes the next call a change of structure, on all ranks.
   void forget();
 
   const std::shared_ptr<const OperatorId>& id() const { return id_; }
   const std::string& name(std::size_t tensor) const { return names_.at(tensor); }
   std::size_t tensors() const { return names_.size(); }
-  LayerMemory& memory() { return memory_; }
 
  private:
   std::size_t my_rank() const { return static_cast<std::size_t>(id_->rank_set.communicator->rank()); }
@@ -64,8 +77,7 @@ class Agreement {
 
   std::shared_ptr<const OperatorId> id_;
   std::vector<std::string> names_;
-  std::vector<GlobalStructure> structures_;  // by tensor; empty until agreed on
-  Derivatives derivatives_;
+  KnownCalls calls_;
   LayerMemory memory_;
 };
 

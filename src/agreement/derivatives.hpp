@@ -19,6 +19,7 @@ struct Derivatives {
     has_tangent |= other.has_tangent;
     return *this;
   }
+  bool operator==(const Derivatives&) const = default;
 };
 
 /// Whether torch records what is called now: neither under no_grad nor in inference mode.

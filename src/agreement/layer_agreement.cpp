@@ -136,13 +136,7 @@ LayerAgreement::LayerAgreement(const std::string& layer, MPI_Comm root, const st
 }
 
 LayerAgreement::LayerAgreement(const LayerAgreement& other)
-    : expected_(other.expected_),
-      optional_(other.optional_),
-      agreement_(other.agreement_),
-      local_(other.local_),
-      generation_(new_generation()) {
-  agreement_.memory() = {};  // of the calls in which the original was called
-}
+    : expected_(other.expected_), optional_(other.optional_), agreement_(other.agreement_.unused()) {}
 
 void LayerAgreement::expect(std::string name, Shape shape, bool may_be_empty) {
   expected_.push_back({std::move(name), std::move(shape), may_be_empty});
@@ -176,11 +170,6 @@ std::vector<Structure> LayerAgreement::structures_of(const LayerFacts& facts) co
   return tensors;
 }
 
-Change LayerAgreement::change_of(const Local& now) const {
-  if (now.options != local_.options) return Change::structure;
-  return now.differentiation != local_.differentiation ? Change::derivatives : Change::none;
-}
-
 bool LayerAgreement::agree(LayerFacts facts) {
   if (!active()) return false;
   auto lock = id().rank_set.lock();
@@ -188,36 +177,33 @@ bool LayerAgreement::agree(LayerFacts facts) {
   auto tensors = structures_of(facts);
   const auto differentiation = differentiation_of(facts);
   const Compared compared{facts, autocast_of(device_of(facts)), caller_ == Caller::compiler, copy_};
-  const Local now{.autocast = compared.autocast, .differentiation = differentiation.hash, .options = compared.hash()};
+  const OwnFacts now{.options = compared.hash(), .differentiation = differentiation.hash};
   meets_inference_tensors_ = std::ranges::any_of(
       facts.tensors, [](const Input& input) { return input.is_usable() && input.tensor.is_inference(); });
 
-  auto change = std::max(agreement_.change_of(tensors), change_of(now));
   std::optional<std::int64_t> received;
   sizes_are_in_question_ = false;
-  // Within the call of an outer layer all ranks know, without a vote, that nothing changed.
-  const auto* const outer = agreement_.memory().enter(id().rank_set);
-  if (outer == nullptr || !agreement_.memory().remembers(outer->generation) || change != Change::none) {
+  // Within the call of an outer layer all ranks know, without a vote, what they agreed on in such a call.
+  const auto* const outer = agreement_.enter_layer();
+  auto changed = outer == nullptr ? std::nullopt : agreement_.recall(*outer, tensors, now);
+  if (!changed) {
     Agreement::take_deferred_error_to(tensors.front());
     const auto text = [&] { return compared.text(); };
     const auto compiled = caller_ == Caller::compiled_program ? kCompiled : 0U;
     const auto agreed = agreement_.agree(tensors,
                                          {.value = now.options,
-                                          .flags = flags_of(differentiation.any) | flags_of(change_of(now)) | compiled,
+                                          .flags = flags_of(differentiation.any) | compiled,
                                           .broadcast = facts.broadcast.value_or(0)},
-                                         text);
-    change = agreed.change;
+                                         text, Pass::forward, now);
+    changed = agreed.change == Change::structure;
     received = agreed.broadcast;
-    sizes_are_in_question_ = agreed.any_compiled && change == Change::structure;
-    if (outer != nullptr) agreement_.memory().remember(outer->generation);
+    sizes_are_in_question_ = agreed.any_compiled && *changed;
+    if (outer != nullptr) agreement_.remember(*outer);
   }
-  // Without the structure check, the other ranks have not heard of changed derivatives. local_ keeps the old
-  // derivatives, so that the next vote still finds the change.
-  if (structure_check() || change == Change::structure) local_ = now;
-  if (change != Change::none) generation_ = new_generation();
+  autocast_ = compared.autocast;
   if (facts.broadcast) broadcast_ = received ? *received : receive_broadcast(*facts.broadcast);
-  begin_layer_call(this, agreement_.id(), generation_, std::move(lock));
-  return change == Change::structure;
+  begin_layer_call(this, agreement_.id(), agreement_.generation(), std::move(lock));
+  return *changed;
 }
 
 std::int64_t LayerAgreement::receive_broadcast(std::int64_t contribution) const {
@@ -230,8 +216,7 @@ std::int64_t LayerAgreement::receive_broadcast(std::int64_t contribution) const 
 
 void LayerAgreement::forget() {
   agreement_.forget();
-  generation_ = new_generation();
-  change_generation(this, generation_);
+  change_generation(this, new_generation());
 }
 
 std::vector<Structure> LayerAgreement::structure(std::size_t tensor, const std::vector<int>& ranks) const {

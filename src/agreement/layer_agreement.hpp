@@ -62,7 +62,7 @@ class LayerAgreement {
   void forget();
   /// Makes the next agree() vote within the call of an outer layer, too: ranks may have more to tell each other than
   /// what the outer layer agreed on, such as what is wrong with values. On all ranks or on none.
-  void vote_within() { agreement_.memory().forget(); }
+  void vote_within() { agreement_.forget_layers(); }
 
   /// The derivatives of any rank's tensors and parameters, as of the last vote.
   Derivatives derivatives() const { return agreement_.derivatives(); }
@@ -73,7 +73,7 @@ class LayerAgreement {
   bool meets_inference_tensors() const { return meets_inference_tensors_; }
 
   /// The dtype of autocast, as of the last agree(); none if it is off.
-  std::optional<c10::ScalarType> autocast() const { return local_.autocast; }
+  std::optional<c10::ScalarType> autocast() const { return autocast_; }
 
   /// One tensor's structure on each of these ranks. It is not `present` on ranks that were called without the tensor.
   std::vector<Structure> structure(std::size_t tensor, const std::vector<int>& ranks) const;
@@ -89,25 +89,16 @@ class LayerAgreement {
     Shape shape;
     bool may_be_empty;
   };
-  /// The facts that are compared with the last call, beside the structure of the tensors.
-  struct Local {
-    std::optional<c10::ScalarType> autocast;
-    std::uint64_t differentiation = 0;  // hash of the derivatives of each tensor and parameter
-    std::int64_t options = -1;          // hash of what has to be equal on all ranks; never negative
-  };
-
   const OperatorId& id() const { return *agreement_.id(); }
   std::vector<Structure> structures_of(const LayerFacts& facts) const;
   std::string problem_of(const std::vector<Input>& parameters) const;
   /// The broadcast number, by a vote of its own, in a call without another vote. Collective.
   std::int64_t receive_broadcast(std::int64_t contribution) const;
-  Change change_of(const Local& now) const;
 
   std::vector<Expected> expected_;
   std::vector<bool> optional_;  // by tensor
   Agreement agreement_;
-  Local local_;
-  std::int64_t generation_ = 0;
+  std::optional<c10::ScalarType> autocast_;
   std::int64_t broadcast_ = 0;
   Caller caller_ = Caller::program;
   std::string copy_;  // empty for a layer that is no copy

@@ -53,7 +53,6 @@ const LayerCall* LayerMemory::enter(const RankSet& ranks) {
   if (layer != nullptr && std::find(calls_.begin(), calls_.end(), layer->number) != calls_.end()) layer = nullptr;
   calls_.clear();
   for (const auto& call : under_way) calls_.push_back(call.number);
-  if (layer == nullptr) forget();
   return layer;
 }
 

@@ -21,9 +21,9 @@ struct LayerCall {
   comm::HeldSignals held = {};
 };
 
-/// The number of a new generation: the calls of a layer between which nothing changes that its ranks agree on, neither
-/// the structure of its tensors nor their derivatives. The number differs from that of any other generation of any
-/// layer. All ranks of a layer begin a generation together, though its numbers on the ranks are not the same.
+/// The number of a new generation: the calls of a layer that are alike in all that its ranks agree on, the structure of
+/// its tensors and their derivatives. The number differs from that of any other generation of any layer. All ranks of a
+/// layer begin a generation together, and come back to it together, though its numbers on the ranks are not the same.
 std::int64_t new_generation();
 
 /// Records that this thread is inside a layer's call.
@@ -37,24 +37,18 @@ bool in_layer_call();
 /// Calls of this agreement that are under way are in this generation from now on.
 void change_generation(const void* agreement, std::int64_t generation);
 
-/// The memory that an operator, or a layer within a layer, has of the layers in whose calls it was called.
+/// The memory that an operator, or a layer within a layer, has of the calls of layers in which it was called.
 ///
-/// The ranks' knowledge of its input stays true in the same place of a layer's call, for as long as the layer's
-/// generation lasts. A second call of the operator in the same call of the layer is another place, where it has to
-/// vote.
+/// What the ranks know of its input is true again in the same place of a layer's call, in the same generation. A second
+/// call of the operator in the same call of the layer is another place, where it has to vote.
 class LayerMemory {
  public:
   /// Records a call in the innermost call of a layer in which all of these ranks take part, so that all of them find
-  /// the same one. Returns the layer's call, or null if there is none, or if this is another place in it; then what was
-  /// remembered is forgotten. While debugging, null.
+  /// the same one. Returns the layer's call, or null if there is none, or if this is another place in it. While
+  /// debugging, null.
   const LayerCall* enter(const RankSet& ranks);
 
-  bool remembers(std::int64_t generation) const { return generation_ == generation; }
-  void remember(std::int64_t generation) { generation_ = generation; }
-  void forget() { generation_ = 0; }
-
  private:
-  std::int64_t generation_ = 0;      // none
   std::vector<std::int64_t> calls_;  // under way at the last call
 };
 

@@ -31,7 +31,9 @@ enum Flag : std::uint32_t {
   kGradDisabled = 1 << 4,  // the rank runs under no_grad
   kCompiled = 1 << 5,      // the rank calls from a compiled program
   kHasGradient = 1 << 6,   // the backward pass has a gradient
+  kUnlikeFirst = 1 << 8,   // the call is unlike the first known one; then come those for the others: see KnownCalls
 };
+inline constexpr std::size_t kKnownCalls = 16;
 
 /// How much is different from the last call, on this rank or on any.
 enum class Change { none, derivatives, structure };

@@ -40,9 +40,7 @@ TEST(a_set_covers_its_subsets_of_the_same_root) {
 
 TEST(nothing_encloses_an_operator_outside_of_calls) {
   LayerMemory memory;
-  memory.remember(new_generation());
   CHECK(memory.enter(alone()) == nullptr);
-  CHECK(memory.remembers(0));
 }
 
 TEST(the_innermost_call_that_covers_the_ranks) {
@@ -54,26 +52,12 @@ TEST(the_innermost_call_that_covers_the_ranks) {
   CHECK_EQ(large.enter(everyone())->generation, mpi_job::size() == 1 ? inner.generation : outer.generation);
 }
 
-TEST(a_generation_is_remembered_from_call_to_call) {
-  Layer layer(everyone());
-  LayerMemory memory;
-  for (int i = 0; i < 3; ++i) {
-    layer.call();
-    const auto* const call = memory.enter(everyone());
-    CHECK(call != nullptr);
-    CHECK_EQ(memory.remembers(call->generation), i > 0);
-    memory.remember(call->generation);
-    layer.leave();
-  }
-}
-
 TEST(a_second_place_in_the_same_call_is_not_enclosed) {
   Layer outer(everyone()), inner(everyone());
   LayerMemory memory;
   outer.call();
-  memory.remember(memory.enter(everyone())->generation);
+  CHECK_EQ(memory.enter(everyone())->generation, outer.generation);
   CHECK(memory.enter(everyone()) == nullptr);
-  CHECK(!memory.remembers(outer.generation));
   inner.call();
   CHECK_EQ(memory.enter(everyone())->generation, inner.generation);
   inner.leave();

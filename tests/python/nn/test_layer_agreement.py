@@ -317,6 +317,7 @@ def test_a_copy_has_calls_of_its_own(everyone, total_of):
     agreement, x = agreement_on(everyone), torch.ones(2)
     changed_by(agreement, x)
     other = copy.deepcopy(agreement)
+    assert changed_by(other, x)
     assert not changed_by(other, x)
     assert changed_by(other, torch.ones(3))
     assert not changed_by(agreement, x)
