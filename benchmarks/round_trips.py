@@ -18,7 +18,7 @@ from mpi4py import MPI
 from ping_pong import ping_pong
 
 import distdl.nn as dnn
-from distdl import Partition, distribute
+from distdl import Partition, distribute, parameter_layout
 
 MANY = (8, 1_000, 100_000)  # ranks
 REPEATS = 15
@@ -54,13 +54,14 @@ MESSAGES: dict[str, tuple[Messages, Messages]] = {  # of the forward and of the 
     "AllGather": PRIMITIVE,
     "Repartition": NEIGHBOURS,
     "HaloExchange": NEIGHBOURS,
-    "MaxPool2d": (lambda n: vote(n) + 1, vote),
+    "MaxPool2d": NEIGHBOURS,
     "Conv2d": (lambda n: vote(n) + within(n), lambda n: vote(n) + beside(n)),
     "Linear": SUM_IN_LAYER,
     "MSELoss": SUM_IN_LAYER,
     "CrossEntropyLoss": SUM_IN_LAYER,
-    "4 Conv2d, each": (lambda n: vote(n) + within(n) + 4, lambda n: 4 * vote(n) + beside(n)),
-    "4 Conv2d, chain": (lambda n: vote(n) + within(n), lambda n: vote(n) + beside(n)),
+    "4 Conv2d, each": (lambda n: 2 * vote(n) + within(n) + 4, lambda n: 4 * vote(n) + beside(n)),
+    "4 Conv2d, chain": (lambda n: 2 * vote(n) + within(n), lambda n: vote(n) + beside(n)),
+    "  and replicated": (lambda n: 2 * vote(n), lambda n: vote(n) + beside(n)),
 }
 
 
@@ -74,6 +75,8 @@ def calls() -> dict[str, tuple[Layer, list[torch.Tensor]]]:
     torch.manual_seed(0)  # the same weights on both ranks
     image = torch.randn(1, 2, 16, 8).chunk(2, 2)[P.rank]
     four = torch.nn.Sequential(*(torch.nn.Conv2d(2, 2, 3, padding=1) for _ in range(4)))
+    with parameter_layout("replicated"):  # the weights do not travel
+        replicated = distribute(four, images, halos="chain")
     return {
         "Broadcast": (dnn.Broadcast(P_0, P), [torch.randn(64)[: 64 * P_0.active]]),
         "SumReduce": (dnn.SumReduce(P, P_0), [torch.randn(64)]),
@@ -88,6 +91,7 @@ def calls() -> dict[str, tuple[Layer, list[torch.Tensor]]]:
         "CrossEntropyLoss": (dnn.DistributedCrossEntropyLoss(column), [torch.randn(4, 8), torch.arange(4)]),
         "4 Conv2d, each": (distribute(four, images, halos="each"), [image]),
         "4 Conv2d, chain": (distribute(four, images, halos="chain"), [image]),
+        "  and replicated": (replicated, [image]),
     }  # fmt: skip
 
 

@@ -389,6 +389,7 @@ class LayerAgreement:
         buffers: Sequence[torch.Tensor] = (),
         own_buffers: int = 0,
         problem: Exception | None = None,
+        first: tuple[Primitive, torch.Tensor] | None = None,
     ) -> bool:
         """Begin a call: True if the structure changed on any rank since the last call.
 
@@ -409,6 +410,8 @@ class LayerAgreement:
             own_buffers: the number of buffers of the layer itself.
             problem: an error that this rank met before it knew all of this; raised on all ranks, like an exception in
                 place of an input, after these.
+            first: an operator that the call will apply to a tensor, once in a call without changes. Between hosts its
+                messages may travel beside the vote.
 
         Raises:
             TypeError: on all ranks, if an input on any of them is not a tensor, or its values cannot be sent; if

@@ -93,7 +93,8 @@ void Agreement::take_deferred_error_to(Structure& tensor) {
 Agreement::Result Agreement::follow(const LayerCall& layer, const Structure& own, Derivatives derivatives) {
   comm::refuse_abandoned(*id_->rank_set.communicator);
   // All of its ranks make this call, so the tag is the same on them.
-  const EarlySend early{.tag = id_->rank_set.communicator->next_tag_within_layers()};
+  const auto sent = take_first(layer, *id_);
+  const auto early = sent ? *sent : EarlySend{.tag = id_->rank_set.communicator->next_tag_within_layers()};
   const auto result = [&](bool changed) -> Result {
     return {.change = changed ? Change::structure : Change::none, .derivatives = this->derivatives(), .early = early};
   };

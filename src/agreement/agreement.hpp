@@ -55,6 +55,15 @@ class Agreement {
   /// Makes the next calls vote in any layer. On all ranks or on none.
   void forget_layers() { calls_.forget_layers(); }
 
+  /// Whether a call of this rank is like the last one.
+  bool is_like_last(std::span<const Structure> tensors, OwnFacts facts) const {
+    return calls_.change_of(tensors, facts) == Change::none;
+  }
+  /// Whether a call with this tensor, in this generation of the layer around, would follow what was agreed on last.
+  bool would_follow(std::int64_t generation, const Structure& own) const {
+    return is_like_last({&own, 1}, {}) && calls_.last().layer == generation;
+  }
+
   /// The structure of one tensor, by rank; empty until it is agreed on.
   const GlobalStructure& structure(std::size_t tensor = 0) const;
   /// Of any rank's tensors, as last agreed on.

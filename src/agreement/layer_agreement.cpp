@@ -170,7 +170,13 @@ std::vector<Structure> LayerAgreement::structures_of(const LayerFacts& facts) co
   return tensors;
 }
 
-bool LayerAgreement::agree(LayerFacts facts) {
+comm::SendEarly LayerAgreement::sender_of(const FirstOperator& first, std::span<const Structure> tensors,
+                                          OwnFacts facts) const {
+  if (first.id == nullptr || first.id->rank_set.communicator != id().rank_set.communicator) return {};
+  return agreement_.is_like_last(tensors, facts) ? first.sender(agreement_.generation()) : comm::SendEarly{};
+}
+
+bool LayerAgreement::agree(LayerFacts facts, const FirstOperator& first) {
   if (!active()) return false;
   auto lock = id().rank_set.lock();
   facts = facts_or_errors(std::move(facts), optional_);
@@ -182,6 +188,7 @@ bool LayerAgreement::agree(LayerFacts facts) {
       facts.tensors, [](const Input& input) { return input.is_usable() && input.tensor.is_inference(); });
 
   std::optional<std::int64_t> received;
+  SentFirst sent;
   sizes_are_in_question_ = false;
   // Within the call of an outer layer all ranks know, without a vote, what they agreed on in such a call.
   const auto* const outer = agreement_.enter_layer();
@@ -193,8 +200,10 @@ bool LayerAgreement::agree(LayerFacts facts) {
     const auto agreed = agreement_.agree(tensors,
                                          {.value = now.options,
                                           .flags = flags_of(differentiation.any) | compiled,
-                                          .broadcast = facts.broadcast.value_or(0)},
+                                          .broadcast = facts.broadcast.value_or(0),
+                                          .send_early = sender_of(first, tensors, now)},
                                          text, Pass::forward, now);
+    if (agreed.early.sent) sent = {.id = first.id, .early = agreed.early};
     changed = agreed.change == Change::structure;
     received = agreed.broadcast;
     sizes_are_in_question_ = agreed.any_compiled && *changed;
@@ -202,7 +211,7 @@ bool LayerAgreement::agree(LayerFacts facts) {
   }
   autocast_ = compared.autocast;
   if (facts.broadcast) broadcast_ = received ? *received : receive_broadcast(*facts.broadcast);
-  begin_layer_call(this, agreement_.id(), agreement_.generation(), std::move(lock));
+  begin_layer_call(this, agreement_.id(), agreement_.generation(), std::move(lock), sent);
   return *changed;
 }
 

@@ -3,6 +3,7 @@
 
 #include <mpi.h>
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +12,13 @@
 #include "agreement/layer_facts.hpp"
 
 namespace distdl::agreement {
+
+/// The first operator of a layer's call, with what gives its messages in a generation of the layer's calls; nothing if
+/// they cannot travel beside the layer's vote.
+struct FirstOperator {
+  const OperatorId* id = nullptr;
+  std::function<comm::SendEarly(std::int64_t generation)> sender = {};
+};
 
 class LayerAgreement {
  public:
@@ -41,7 +49,9 @@ class LayerAgreement {
   ///
   /// Within the call of an outer layer it does not vote, if nothing changed: neither here nor in what the outer layer
   /// agreed on, which has to include the parameters of the inner layer.
-  bool agree(LayerFacts facts);
+  ///
+  /// The messages of a first operator on the layer's ranks travel beside the vote. The call has to apply it first.
+  bool agree(LayerFacts facts, const FirstOperator& first = {});
 
   /// The number of the last agree() that had one; the same on all ranks.
   std::int64_t broadcast() const { return broadcast_; }
@@ -91,6 +101,7 @@ class LayerAgreement {
   };
   const OperatorId& id() const { return *agreement_.id(); }
   std::vector<Structure> structures_of(const LayerFacts& facts) const;
+  comm::SendEarly sender_of(const FirstOperator& first, std::span<const Structure> tensors, OwnFacts facts) const;
   std::string problem_of(const std::vector<Input>& parameters) const;
   /// The broadcast number, by a vote of its own, in a call without another vote. Collective.
   std::int64_t receive_broadcast(std::int64_t contribution) const;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <iterator>
+#include <utility>
 
 #include "comm/watchdog.hpp"
 
@@ -20,12 +21,19 @@ thread_local std::vector<LayerCall> under_way;
 std::int64_t new_generation() { return ++generations; }
 
 void begin_layer_call(const void* agreement, std::shared_ptr<const OperatorId> id, std::int64_t generation,
-                      comm::Lock lock) {
+                      comm::Lock lock, SentFirst first) {
   under_way.push_back({.agreement = agreement,
                        .id = std::move(id),
                        .number = ++calls,
                        .generation = generation,
-                       .lock = std::move(lock)});
+                       .lock = std::move(lock),
+                       .first = first});
+}
+
+std::optional<EarlySend> take_first(const LayerCall& layer, const OperatorId& id) {
+  const auto call = std::ranges::find(under_way, layer.number, &LayerCall::number);
+  if (call == under_way.end() || call->first.id != &id) return std::nullopt;
+  return std::exchange(call->first, {}).early;
 }
 
 void end_layer_call(const void* agreement) {

@@ -3,13 +3,21 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "agreement/early_send.hpp"
 #include "agreement/operator_id.hpp"
 #include "comm/communicator.hpp"
 #include "comm/signals.hpp"
 
 namespace distdl::agreement {
+
+/// The messages of the first operator in a layer's call, if they were sent beside the layer's vote.
+struct SentFirst {
+  const OperatorId* id = nullptr;
+  EarlySend early = {};
+};
 
 /// A call of a layer, from the agreement of its ranks to its end.
 struct LayerCall {
@@ -18,6 +26,7 @@ struct LayerCall {
   std::int64_t number;                   // no other call of this process has it
   std::int64_t generation;               // see new_generation
   comm::Lock lock;                       // of the layer's ranks
+  SentFirst first = {};
   comm::HeldSignals held = {};
 };
 
@@ -28,7 +37,9 @@ std::int64_t new_generation();
 
 /// Records that this thread is inside a layer's call.
 void begin_layer_call(const void* agreement, std::shared_ptr<const OperatorId> id, std::int64_t generation,
-                      comm::Lock lock);
+                      comm::Lock lock, SentFirst first = {});
+/// How the messages of an operator travel in this call, if it is the first and they were sent; then they are no more.
+std::optional<EarlySend> take_first(const LayerCall& layer, const OperatorId& id);
 /// Ends the innermost call of this agreement, with the calls that began within and were not ended. Does nothing if
 /// there is none.
 void end_layer_call(const void* agreement);

@@ -9,6 +9,7 @@
 #include "bindings/bindings.hpp"
 #include "bindings/input.hpp"
 #include "comm/signals.hpp"
+#include "operators/linear_operator.hpp"
 
 namespace distdl::bindings {
 
@@ -30,7 +31,7 @@ std::vector<Input> inputs_of(const py::sequence& tensors) {
 
 bool agree(LayerAgreement& self, const py::sequence& inputs, const py::sequence& parameters, std::string own,
            std::optional<std::int64_t> broadcast, const py::sequence& buffers, std::size_t own_buffers,
-           const py::object& problem) {
+           const py::object& problem, const py::object& first) {
   const comm::HeldSignals held;
   begin_call();
   agreement::LayerFacts facts{.tensors = inputs_of(inputs),
@@ -40,8 +41,16 @@ bool agree(LayerAgreement& self, const py::sequence& inputs, const py::sequence&
                               .buffers = inputs_of(buffers),
                               .own_buffers = own_buffers,
                               .problem = input_or_none(problem)};
+  if (first.is_none()) {
+    const py::gil_scoped_release release;
+    return self.agree(std::move(facts));
+  }
+  const auto [primitive, x] = first.cast<std::pair<std::shared_ptr<operators::Primitive>, py::object>>();
+  const auto input = input_of(x);
   const py::gil_scoped_release release;
-  return self.agree(std::move(facts));
+  return self.agree(std::move(facts), {.id = &primitive->id(), .sender = [&](std::int64_t generation) {
+                                         return primitive->sender_within(input, generation);
+                                       }});
 }
 
 /// Lets results require gradients if results of other ranks do, because of tensors of those ranks, so that backward()
@@ -153,7 +162,8 @@ void bind_agreement(py::module_& m) {
       .def("name_copy", &LayerAgreement::name_copy, py::arg("copy"), "Tells a copy of a layer from other copies.")
       .def("agree", &agree, py::arg("inputs"), py::arg("parameters"), py::arg("own") = "",
            py::arg("broadcast") = py::none(), py::arg("buffers") = py::tuple(), py::arg("own_buffers") = 0,
-           py::arg("problem") = py::none(), "Begins a call; whether the structure changed on any rank. Collective.")
+           py::arg("problem") = py::none(), py::arg("first") = py::none(),
+           "Begins a call; whether the structure changed on any rank. Collective.")
       .def_property_readonly("broadcast", &LayerAgreement::broadcast)
       .def("set_caller", &LayerAgreement::set_caller, py::arg("caller"), "Who makes the next calls on this rank.")
       .def_property_readonly("sizes_are_in_question", &LayerAgreement::sizes_are_in_question,

@@ -61,6 +61,11 @@ Primitive::Prepared Primitive::prepare(const Input& x, bool applied_next) {
           .early = agreed.early};
 }
 
+comm::SendEarly Primitive::sender_within(const Input& x, std::int64_t generation) const {
+  if (!operator_ || !x.is_usable() || agreement::in_transform()) return {};
+  return agreement_.would_follow(generation, x.structure()) ? early_sender(*operator_, x.tensor) : comm::SendEarly{};
+}
+
 void Primitive::plan_if(bool changed) {
   if (!changed && operator_) return;
   operator_.reset();

@@ -122,6 +122,10 @@ class Primitive {
   /// sent beside the vote.
   Prepared prepare(const Input& x, bool applied_next);
 
+  /// Sends x in the vote of a layer around, if the call that follows would take no vote in this generation of the
+  /// layer; empty if it cannot. Both have to outlive it.
+  comm::SendEarly sender_within(const Input& x, std::int64_t generation) const;
+
   /// For compilers, which have to know the sizes of a result before it is computed. trace() agrees on the structure if
   /// this rank's structure has changed since the last agreement, and returns the result's sizes. prepare_traced() is
   /// the call of what was compiled: it throws on all ranks if any rank's result no longer has the sizes it was compiled
@@ -136,6 +140,7 @@ class Primitive {
   /// Whether this rank is in any of the partitions. A rank that is not must not call prepare.
   bool active() const { return id_->rank_set.communicator != nullptr; }
   const std::string& name() const { return id_->name; }
+  const agreement::OperatorId& id() const { return *id_; }
   comm::Lock lock() const { return id_->rank_set.lock(); }
 
  protected:

@@ -1,13 +1,14 @@
-"""Builds the device where its sources have changed: build/device/lagging.so, where the ranks of a job find it."""
+"""Builds the device where its sources have changed, in a folder for the version of torch, where ranks find it."""
 
 import os
 import subprocess
 from pathlib import Path
 
+import torch
 from torch.utils import cpp_extension
 
 sources = Path(__file__).parent
-folder = sources.parents[1] / "build" / "device"
+folder = sources.parents[1] / "build" / f"device-{torch.__version__}"
 library = folder / "lagging.so"
 compiler = [os.environ.get("CXX", "c++"), "-std=c++20", "-O1", "-fPIC", "-Wall", "-Wextra", "-Wno-unused-parameter"]
 flags = [f"-isystem{path}" for path in cpp_extension.include_paths()]

@@ -31,7 +31,7 @@ from distdl.modules.module import refuse_distributed
 from distdl.nn.base.compile.calls import place_of
 from distdl.nn.base.layer import Layer
 from distdl.nn.base.options import check_choice
-from distdl.nn.base.random_numbers import draw_key
+from distdl.nn.base.random_numbers import key_of_first_worker
 from distdl.nn.wrapped_module import ModuleCall, WrappedModule
 from distdl.parameters.layout import Layout, current_kind
 from distdl.partitions.construction import PartitionLike
@@ -202,6 +202,11 @@ class DistributedModel(Container, WrappedModule):
         before, self._orders = self._orders, memory_orders(self, placed_inputs(self, self._inputs, call), call)
         return changed or before != self._orders
 
+    def first_exchange(self, args: tuple[object, ...]) -> tuple[_core.Primitive, torch.Tensor] | None:
+        if self.program is None or self.as_sequential:  # whose next call may have another program
+            return None
+        return self.program.first_exchange(tensors_in(cast(ModuleCall, args[0])))
+
     def set_up_for(self, args: tuple[object, ...]) -> None:
         """Find the program of this call, or make it."""
         if self._problem is not None:
@@ -274,7 +279,7 @@ class DistributedModel(Container, WrappedModule):
             program = self.program
             assert program is not None
             self._snapshot.marks.put(program.plan.recording.tables)
-            key = self._drawn_key() if program.is_random and not self.as_sequential else None
+            key = key_of_first_worker(self.grid) if program.is_random and not self.as_sequential else None
             try:
                 return program(tensors_in(call), [held[leaf] for held, leaf in self._held], key, self._snapshot.hooks)
             except OtherOutcomeError as other:
@@ -288,12 +293,6 @@ class DistributedModel(Container, WrappedModule):
         for tensor, (value, _) in zip(tree_flatten(result)[0], self.program.results, strict=True):
             if isinstance(value, Value) and value.is_differentiable:
                 _core.require_gradients(tensor)
-
-    def _drawn_key(self) -> int:
-        """The number that worker 0 draws from torch's default generator. Every rank draws one."""
-        all_ranks = self.grid.constructing_ranks()
-        drawn = all_ranks.gather(draw_key().to_bytes(8, "little"))
-        return int.from_bytes(drawn[all_ranks.ranks.index(self.grid.ranks[0])], "little")
 
     def extra_repr(self) -> str:
         """Options and the partition."""

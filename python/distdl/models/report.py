@@ -16,7 +16,7 @@ from distdl.models.model import DistributedModel
 from distdl.models.operations.placement import Blocks, Placement
 from distdl.models.plan.exchanges import received_within, workers_of
 from distdl.models.plan.memory import fullest_rank
-from distdl.models.plan.planning import Plan, PlanStep, Transfers
+from distdl.models.plan.planning import Plan, PlanStep, Transfer
 from distdl.models.plan.requested import is_grid, requested_splits
 from distdl.models.plan.step_memory import StepMemory
 from distdl.models.plan.training import Training
@@ -203,9 +203,9 @@ def _parameters(step: PlanStep) -> set[Value]:
     return {value for value in step.node.inputs if value.name and value.is_differentiable}
 
 
-def _row(plan: Plan, step: PlanStep, transfers: Transfers, kept: int) -> Row:
+def _row(plan: Plan, step: PlanStep, transfers: Sequence[Transfer], kept: int) -> Row:
     node = step.node
-    sent = sum(sum(counts.values()) * value.dtype.itemsize for value, counts in transfers)
+    sent = sum(transfer.sent for transfer in transfers)
     workers = len(workers_of(step, plan))
     sent += received_within(step)[0] * workers
     first = plan.placement(node.outputs[0])

@@ -130,7 +130,7 @@ class FromShards(Transport):
 
 
 class FromReplicas(Transport):
-    """Nothing travels: each worker has its block. The adjoint sums the gradients on all workers."""
+    """Nothing travels: each worker has its block. The adjoint sums the gradients on all workers, in one message."""
 
     def __init__(self, layouts: Sequence[Layout]) -> None:
         super().__init__(layouts)
@@ -146,7 +146,9 @@ class FromReplicas(Transport):
     def __call__(self, parameters: TensorSequence) -> TensorSequence:
         if not self._active:
             return parameters
-        return [replicate(parameter) for replicate, parameter in zip(self._replicate, parameters, strict=True)]
+        if len({parameter.dtype for parameter in parameters}) > 1 or len(parameters) == 1:
+            return [replicate(parameter) for replicate, parameter in zip(self._replicate, parameters, strict=True)]
+        return tensors_of_message(self._replicate[0](flatten_to_message(parameters)), self._shapes)
 
 
 def flatten_to_message(parameters: TensorSequence) -> torch.Tensor:

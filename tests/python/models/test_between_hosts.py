@@ -1,6 +1,7 @@
-"""Inputs of an operation that travel at the same time, where the ranks are on several hosts."""
+"""What travels at once between hosts: the inputs of an operation, and a vote with what its layer exchanges first."""
 
 import copy
+import random
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from distdl import _core
 from distdl.models.plan.redistribution import Arrival
 from support.blocks import grid
 from support.distributed import assert_none, noise, off
-from support.ranks import job, together
+from support.ranks import job, raises_everywhere, together
 
 pytestmark = [pytest.mark.ranks(2, 3, 4)]
 
@@ -47,3 +48,44 @@ def test_inputs_travel_at_once(comm, at_once, tokens):
     arrivals = [place for place, step in enumerate(ours.program.steps) if isinstance(step.run, Arrival)]
     assert together(len(arrivals) > 1) == [at_once] * job.size
     assert arrivals == [*range(arrivals[0], arrivals[-1] + 1)] if at_once else not arrivals
+
+
+def chain():
+    return torch.nn.Sequential(*(torch.nn.Conv2d(2, 2, 3, padding=1, dtype=torch.double) for _ in range(3)))
+
+
+@pytest.mark.parametrize("comm", [_core.SEVERAL_HOSTS], indirect=True)
+@pytest.mark.parametrize("kind", ["model", "replicated", "pooling"])
+@pytest.mark.parametrize("seed", range(4))
+def test_what_a_layer_exchanges_first_travels_beside_its_vote(comm, kind, seed):
+    """Calls that are like the last one, and others, and errors."""
+    torch.manual_seed(0)
+    P = grid(distdl.Partition(comm), [1, 1, job.size, 1])
+    if kind == "pooling":
+        model = torch.nn.MaxPool2d(3, 1, 1)
+        ours = distdl.nn.DistributedMaxPool2d(P, 3, 1, 1)
+    else:
+        model = chain()
+        with distdl.parameter_layout("replicated" if kind == "replicated" else "owner"):
+            ours = distdl.distribute(copy.deepcopy(model), P, halos="chain")
+    draw = random.Random(seed)
+    for _ in range(25):
+        rows, grad, what = draw.choice([2, 2, 2, 3]), draw.random() < 0.5, draw.random()
+        whole = noise((2, 2, rows * job.size, 4)).requires_grad_(grad)
+        x = distdl.scatter(whole.detach(), P).detach().requires_grad_(grad)
+        if what < 0.15:
+            failing = draw.randrange(job.size)
+            given = "text" if job.rank == failing else x
+            raises_everywhere(TypeError, f"of rank {failing} is of type str", lambda given=given: ours(given))
+            continue
+        with torch.set_grad_enabled(grad):
+            y = ours(x)
+            if what > 0.8:
+                with distdl.structure_check(False):
+                    y = ours(x)
+        expected = model(whole)
+        assert_none([off(distdl.gather(y.detach(), P), expected)])
+        if grad:
+            y.square().sum().backward()
+            expected.square().sum().backward()
+            assert_none([off(distdl.gather(x.grad, P), whole.grad)])

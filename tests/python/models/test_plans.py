@@ -8,7 +8,8 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_ac
 import distdl
 from distdl.models.operations.operation import Sharded
 from distdl.models.operations.placement import Blocks
-from distdl.models.plan.redistribution import ReadRegions, received_elements
+from distdl.models.plan.received import received_elements, senders_to
+from distdl.models.plan.redistribution import ReadRegions
 from support.blocks import grid
 from support.distributed import assert_equal_models
 from support.models import Dense, Residual, Volume
@@ -143,6 +144,14 @@ def test_what_a_worker_has_does_not_travel():
     source, workers = Blocks((0, 1), ((3, 3),)), Blocks((0, 1), ((4, 2),))
     assert received_elements(source, ReadRegions.of(workers, (Sharded(0),)), (6,)) == {0: 1}
     assert received_elements(source, ReadRegions.of(Blocks((1, 0), ((4, 2),)), (Sharded(0),)), (6,)) == {0: 2, 1: 3}
+
+
+def test_how_many_ranks_send():
+    source = Blocks((0, 1, 2, 3), ((2, 2), (3, 3)))
+    columns = ReadRegions((0, 1, 2, 3), (1,), (((0, 2), (2, 3), (3, 5), (5, 6)),))
+    assert [senders_to(rank, source, columns, (4, 6)) for rank in range(4)] == [1, 2, 2, 1]
+    round_the_end = ReadRegions((0, 1, 2, 3), (0, 1), (((-1, 3), (1, 5)), ((0, 3), (3, 6))))
+    assert senders_to(0, source, round_the_end, (4, 6)) == 2
 
 
 def test_what_travels_round_the_end():

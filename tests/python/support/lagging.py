@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-_LIBRARY = Path(__file__).parents[3] / "build" / "device" / "lagging.so"
+_LIBRARY = Path(__file__).parents[3] / "build" / f"device-{torch.__version__}" / "lagging.so"
 
 
 def _module():

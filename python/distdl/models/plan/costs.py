@@ -12,7 +12,7 @@ from distdl.models.operations.placement import Blocks
 from distdl.models.plan.exchanges import received_within, workers_of
 from distdl.models.plan.machine import Machine
 from distdl.models.plan.memory import fullest_rank
-from distdl.models.plan.planning import Plan, PlanStep, Transfers, transfers_of
+from distdl.models.plan.planning import Plan, PlanStep, Transfer, transfers_of
 from distdl.models.plan.step_memory import StepMemory
 from distdl.models.plan.training import Training
 from distdl.models.rules.windows import CONVOLUTIONS
@@ -53,7 +53,7 @@ def cost(plan: Plan, machine: Machine, works: Mapping[Node, NodeWork], training:
     seconds = machine.transfer(2 * away, ranks, _messages(ranks, BUCKET) * -(-parameters // BUCKET))
     seconds += machine.transfer(0, ranks, 2 * _rounds_of_vote(ranks))  # at the beginning and the end of the call
     for step, transfers in zip(plan.steps, plan.transfers(), strict=True):
-        sent += 2 * sum(sum(counts.values()) * value.dtype.itemsize for value, counts in transfers)
+        sent += 2 * sum(transfer.sent for transfer in transfers)
         sent += 2 * received_within(step)[0] * len(workers_of(step, plan))
         seconds += _of_step(step, transfers, plan, machine, works)
     return Cost(fullest_rank(plan, works, training).fullest, sent, seconds)
@@ -66,25 +66,27 @@ def seconds_of(steps: Sequence[PlanStep], plan: Plan, machine: Machine, works: M
 
 
 def _of_step(
-    step: PlanStep, transfers: Transfers, plan: Plan, machine: Machine, works: Mapping[Node, NodeWork]
+    step: PlanStep, transfers: Sequence[Transfer], plan: Plan, machine: Machine, works: Mapping[Node, NodeWork]
 ) -> float:
     ranks = plan.base.size
-    received = [max(counts.values()) * value.dtype.itemsize for value, counts in transfers if counts]
-    messages = [_messages(2, each) for each in received]
-    at_once = ranks > machine.ranks_per_node  # see Program
-    seconds = machine.transfer(2 * sum(received), ranks, max(messages, default=0) if at_once else sum(messages))
+    sizes = [transfer.received // transfer.senders for transfer in transfers if transfer.senders]
+    if ranks > machine.ranks_per_node and sizes:  # at once, but for the votes of the backward pass: see Program
+        messages = _messages(2, max(sizes)) + (len(sizes) - 1) * _rounds_of_vote(ranks)
+    else:
+        messages = sum(_messages(2, size) for size in sizes)
+    seconds = machine.transfer(2 * sum(transfer.received for transfer in transfers), ranks, messages)
     within, exchanges = received_within(step)
     together = ranks if not within else 2  # all ranks add moments; others exchange with neighbors
     seconds += machine.transfer(2 * within, ranks, _messages(together, within) * exchanges)
     return seconds + _computing(step, plan, machine, works[step.node])
 
 
-def _messages(ranks: int, received: int) -> int:
-    """How many messages follow one another in an exchange, forward and backward.
+def _messages(ranks: int, size: int) -> int:
+    """How many messages follow one another in an exchange of messages of some bytes, forward and backward.
 
     Small data travels at once, and in the backward pass beside a vote. Before large data, the receiver is asked.
     """
-    is_large = received > _SMALL
+    is_large = size > _SMALL
     rounds = 1 if ranks <= _DIRECT else math.ceil(math.log2(ranks))  # a tree of MPI
     votes = _rounds_of_vote(ranks) if is_large or ranks > _DIRECT else 0
     return 2 * rounds * (3 if is_large else 1) + votes

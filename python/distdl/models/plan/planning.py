@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from distdl.models.capture.recording import Node, Recording, Value
 from distdl.models.operations.operation import Operation, Workers
 from distdl.models.operations.placement import REPLICATED, Blocks, IntervalsByDim, Placement
 from distdl.models.plan.parameter_splits import owned_blocks, regions_of
-from distdl.models.plan.redistribution import ReadRegions, Redistribution, received_elements
+from distdl.models.plan.received import received_elements, senders_to
+from distdl.models.plan.redistribution import ReadRegions, Redistribution
 from distdl.models.plan.requested import Request
 from distdl.models.plan.rule_lookup import operations_of
 from distdl.models.plan.worker_choice import WorkerChoice
@@ -17,8 +19,28 @@ from distdl.parameters.layout import Layout
 from distdl.partitions.boxes import slices_within
 from distdl.partitions.grid import Grid
 
-Transfers = list[tuple[Value, dict[int, int]]]
-"""Values that are redistributed, and how many of their elements each rank receives from others."""
+
+class Transfer(NamedTuple):
+    """A value that is redistributed.
+
+    Attributes:
+        counts: the elements that each rank receives from others.
+        senders: the number of ranks that send to one of those that receive most.
+    """
+
+    value: Value
+    counts: dict[int, int]
+    senders: int
+
+    @property
+    def received(self) -> int:
+        """The most bytes that a rank receives."""
+        return max(self.counts.values(), default=0) * self.value.dtype.itemsize
+
+    @property
+    def sent(self) -> int:
+        """The bytes that all ranks send."""
+        return sum(self.counts.values()) * self.value.dtype.itemsize
 
 
 @dataclass(frozen=True)
@@ -41,15 +63,17 @@ class PlanStep:
     overlap: float = 1.0
 
 
-def transfers_of(steps: Iterable[PlanStep]) -> Iterator[Transfers]:
-    """The values that are redistributed for each step, and the elements that each rank receives of them."""
+def transfers_of(steps: Iterable[PlanStep]) -> Iterator[list[Transfer]]:
+    """The values that are redistributed for each step."""
     brought: set[tuple[Value, ReadRegions]] = set()
     for step in steps:
-        transfers: Transfers = []
+        transfers: list[Transfer] = []
         for value, regions, source in zip(step.node.inputs, step.input_regions, step.sources, strict=True):
             if regions is not None and (value, regions) not in brought:
                 brought.add((value, regions))
-                transfers.append((value, received_elements(source, regions, value.shape)))
+                counts = received_elements(source, regions, value.shape)
+                senders = senders_to(max(counts, key=counts.__getitem__), source, regions, value.shape) if counts else 0
+                transfers.append(Transfer(value, counts, senders))
         yield transfers
 
 
@@ -129,7 +153,7 @@ class Plan:
             return False
         return Redistribution.is_needed(source, regions, value.shape)
 
-    def transfers(self) -> Iterator[Transfers]:
+    def transfers(self) -> Iterator[list[Transfer]]:
         """The values that are redistributed for each step, and the elements that each rank receives of them."""
         return transfers_of(self.steps)
 

@@ -11,7 +11,8 @@ from distdl.models.capture.recording import Node, Value
 from distdl.models.operations.placement import Blocks, Placement
 from distdl.models.plan.exchanges import received_within
 from distdl.models.plan.planning import Plan, PlanStep
-from distdl.models.plan.redistribution import Redistribution, received_elements
+from distdl.models.plan.received import received_elements
+from distdl.models.plan.redistribution import Redistribution
 from distdl.models.rules.windows import CONVOLUTIONS, TRANSPOSED
 from distdl.nn.conv.halo import SMALLEST
 from distdl.nn.kernels.convolution import takes_slow_kernel

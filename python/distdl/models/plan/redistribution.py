@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from distdl import operators
+from distdl import _core, operators
 from distdl.models.operations.operation import InputSpec, Sharded, Slice
 from distdl.models.operations.placement import Blocks, Placement, Replicated
 from distdl.operators.dispatch import Started
 from distdl.parameters.transport import zero_of
-from distdl.partitions.boxes import Box, Interval, box_size, common_box
+from distdl.partitions.boxes import Box, Interval
 from distdl.partitions.grid import Grid
 
 Corners = NDArray[np.int64]
@@ -87,7 +87,7 @@ class ReadRegions:
         starts, stops = (
             np.tile(corner, (len(self.ranks), 1)) for corner in np.array(self.common(shape)).reshape(-1, 2).T
         )
-        first, last = _corners(self.intervals)
+        first, last = corners(self.intervals)
         for axis, dim in enumerate(self.axes):
             if dim is not None:
                 starts[:, dim], stops[:, dim] = first[:, axis], last[:, axis]
@@ -104,45 +104,7 @@ class ReadRegions:
         return [slices.get(d, (0, n)) for d, n in enumerate(shape)]
 
 
-def unwrapped(box: Sequence[Interval], shape: Sequence[int]) -> list[Box]:
-    """Split a box that wraps around the end of a tensor into boxes inside of the tensor."""
-    along = []
-    for (start, stop), n in zip(box, shape, strict=True):
-        turns = range(start // n, -(-stop // n)) if start < stop else range(0)
-        along.append([(max(start - turn * n, 0), min(stop - turn * n, n)) for turn in turns])
-    return [*itertools.product(*along)]
-
-
-def received_elements(source: Placement, regions: ReadRegions, shape: Sequence[int]) -> dict[int, int]:
-    """The number of elements that each rank receives from others."""
-    if isinstance(source, Replicated) or regions.are_blocks(source):
-        return {}
-    starts, stops = regions.boxes(shape)
-    if (starts < 0).any() or (stops > np.array(shape)).any():
-        return _received_periodically(source, regions, shape)
-    counts = np.prod(stops - starts, axis=1)
-    places = source.place_of
-    own = np.array([places.get(rank, -1) for rank in regions.ranks])
-    of_source = _corners(source.intervals)
-    shared = np.minimum(stops, of_source[1][own]) - np.maximum(starts, of_source[0][own])
-    counts -= np.where(own < 0, 0, np.prod(np.maximum(shared, 0), axis=1))
-    return {rank: count for rank, count in zip(regions.ranks, counts.tolist(), strict=True) if count}
-
-
-def _received_periodically(source: Blocks, regions: ReadRegions, shape: Sequence[int]) -> dict[int, int]:
-    """:func:`received_elements` for boxes that wrap around the end of the tensor."""
-    counts = {}
-    for rank in regions.ranks:
-        box = regions.box(rank, shape)
-        assert box is not None
-        own = source.block(rank)
-        pieces = unwrapped(box, shape)
-        shared = [] if own is None else [common for piece in pieces if (common := common_box(piece, own)) is not None]
-        counts[rank] = sum(map(box_size, pieces)) - sum(map(box_size, shared))
-    return {rank: count for rank, count in counts.items() if count}
-
-
-def _corners(intervals: Sequence[Sequence[Interval]]) -> tuple[Corners, Corners]:
+def corners(intervals: Sequence[Sequence[Interval]]) -> tuple[Corners, Corners]:
     """The first and the last corners of the boxes of all workers, row-major, with a column for each axis."""
     along = [np.array(each).reshape(-1, 2) for each in intervals]
     if not along:  # of a tensor without dimensions
@@ -190,7 +152,7 @@ class Redistribution:
         if set(source.ranks) != set(regions.ranks):
             return True
         own = np.array([source.place_of[rank] for rank in regions.ranks])
-        first, last = _corners(source.intervals)
+        first, last = corners(source.intervals)
         return bool((starts != first[own]).any() or (stops != last[own]).any())
 
     @staticmethod
@@ -200,7 +162,7 @@ class Redistribution:
             return False
         starts, stops = regions.boxes(shape)
         own = np.array([source.place_of[rank] for rank in regions.ranks])
-        first, last = _corners(source.intervals)
+        first, last = corners(source.intervals)
         return bool((starts >= first[own]).all() and (stops <= last[own]).all())
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -215,6 +177,10 @@ class Redistribution:
     def can_start(self) -> bool:
         """Whether it may be started: ranks send each other something. The same on all ranks."""
         return not (self._is_replicated or self._is_cut)
+
+    def exchange_of(self, x: torch.Tensor) -> tuple[_core.Primitive, torch.Tensor]:
+        """The operator of a call that can be started, and the tensor that it takes."""
+        return self._operator.core, self._with_inserted(x)
 
     def start(self, x: torch.Tensor) -> Started:
         """Begin to bring the regions, where anything travels."""

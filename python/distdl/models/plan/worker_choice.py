@@ -9,7 +9,8 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from distdl.models.capture.recording import Node, Value
 from distdl.models.operations.operation import InputSpec, Operation, Sharded
 from distdl.models.operations.placement import Blocks, Placement, balanced_sizes, ways_to_split
-from distdl.models.plan.redistribution import ReadRegions, received_elements
+from distdl.models.plan.received import received_elements
+from distdl.models.plan.redistribution import ReadRegions
 from distdl.models.plan.requested import Request, request_for
 from distdl.partitions.grid import Grid
 

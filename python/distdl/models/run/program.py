@@ -10,13 +10,14 @@ import torch
 
 from distdl.models.capture.assignments import Hook
 from distdl.models.capture.call_device import RECORDED, device_of, on_device
-from distdl.models.capture.recording import Look, ModuleBoundary, Run, Value
+from distdl.models.capture.recording import ModuleBoundary, Run, Value
 from distdl.models.operations.placement import Blocks, Placement
 from distdl.models.plan.planning import Plan, PlanStep
 from distdl.models.plan.redistribution import Arrival, FromBlocks, ReadRegions, Redistribution
 from distdl.models.run.buffers import BufferBroadcast, names_written
 from distdl.models.run.call_failures import CallFailures, Substitute
 from distdl.models.run.computation import local_computation, on_a_copy
+from distdl.models.run.first_exchange import first_exchange
 from distdl.models.run.hooks import HookFailures, ObservedCall
 from distdl.models.run.outcomes import OutcomeCheck, is_counted, rehearsal, undone
 from distdl.models.run.parameter_buckets import results_reached, with_transports
@@ -72,8 +73,7 @@ class Program:
         self._key_slots: list[int] = []
         exchange = plan.base.constructing_ranks().host_exchange()
         self._together, self._spans_hosts = CallFailures(exchange).raised_together, exchange.spans_hosts
-        recording = plan.recording
-        self.looks: list[Look] = recording.looks
+        recording, self.looks = plan.recording, plan.recording.looks
         self._written = {name for step in plan.steps for name in names_written(step, buffers) if recording.looks}
         self._checks = {look.values[-1]: (number, look) for number, look in enumerate(recording.looks)}
         self.inputs = [self._slot(value) for value in recording.inputs]
@@ -96,6 +96,7 @@ class Program:
         self._all_steps = with_transports(self.steps, self._parameters, results_reached(plan.steps, leaves), layouts)
         self._hooks: list[Hook] | None = None
         self.use_hooks([])
+        self.first_exchange = first_exchange([] if self.looks else self.steps, self.inputs)
 
     def _slot(self, value: Value) -> int:
         if value not in self._slots:

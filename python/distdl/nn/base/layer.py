@@ -151,7 +151,7 @@ class Layer(VotedLayer):
         tensors: Sequence[object] = ()
         parameters: Sequence[torch.Tensor] = ()
         buffers: Sequence[torch.Tensor] = ()
-        text, key, problem = "", None, None
+        text, key, problem, first = "", None, None, None
         try:
             others = self._text_of_others(args) if len(args) > len(self.tensors) else ""
             tensors = self.compared_tensors(args[: len(self.tensors)])
@@ -163,11 +163,13 @@ class Layer(VotedLayer):
             if self.is_random():
                 key = draw_key()
                 key = key if self.grid.rank == 0 else 0
+            if agreement.spans_hosts and self._distdl_is_setup:
+                first = self.first_exchange(args)
         except Exception as error:  # of an argument, or of an option with a bad value
             deleted = isinstance(error, AttributeError)  # a parameter, perhaps deleted by a parametrization
             what = "meets a parameter that is not there" if deleted else "cannot be passed on"
             problem = ValueError(f"{what}: {safe_text(error, str) or type(error).__name__}")
-        changed = agreement.agree(tensors, parameters, text, key, buffers, len(self._buffers), problem)
+        changed = agreement.agree(tensors, parameters, text, key, buffers, len(self._buffers), problem, first)
         if key is not None:
             self.random_key = agreement.broadcast
         return changed
@@ -213,6 +215,13 @@ class Layer(VotedLayer):
         Options, also of layers within, are always compared. A layer that depends on its mode includes it here.
         """
         return ""
+
+    def first_exchange(self, args: tuple[object, ...]) -> tuple[_core.Primitive, torch.Tensor] | None:
+        """An operator that :meth:`compute` applies to a tensor, once, if nothing has changed since the last call.
+
+        Between hosts its messages travel beside the vote on the call.
+        """
+        return None
 
     def is_random(self) -> bool:
         """Whether the next call draws random numbers; equal on all ranks.

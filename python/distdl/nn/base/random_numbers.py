@@ -13,11 +13,19 @@ import torch
 
 from distdl import _core
 from distdl.partitions.boxes import Interval, box_shape
+from distdl.partitions.grid import Grid
 
 
 def draw_key() -> int:
     """A nonnegative key from torch's default generator, which activation checkpointing rewinds."""
     return int(torch.empty((), dtype=torch.int64, device="cpu").random_())
+
+
+def key_of_first_worker(grid: Grid) -> int:
+    """A key from torch's default generator of worker 0. Every rank that constructs the grid draws one. Collective."""
+    all_ranks = grid.constructing_ranks()
+    drawn = all_ranks.gather(draw_key().to_bytes(8, "little"))
+    return int.from_bytes(drawn[all_ranks.ranks.index(grid.ranks[0])], "little")
 
 
 def key_of_part(key: int, number: int) -> int:

@@ -132,6 +132,9 @@ class WindowLayer(ResizingLayer):
             _core.check_input_unmodified(type(self).__name__, input, first)
         return result
 
+    def first_exchange(self, args: tuple[object, ...]) -> tuple[_core.Primitive, torch.Tensor] | None:
+        return (self._read.exchange.core, args[0]) if self._read is not None else None
+
     def on_one_element(self, x: torch.Tensor) -> torch.Tensor:
         """Apply torch.nn's function to a one-element batch, to learn the result's dtype under autocast."""
         return x
