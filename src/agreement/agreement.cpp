@@ -56,13 +56,14 @@ Agreement::Result Agreement::agree(std::span<const Structure> tensors, comm::Bal
   if (place) {
     calls_.go_back_to(*place);
   } else {
-    calls_.add({std::move(structures), derivatives_of(outcome.flags), facts, new_generation()});
+    calls_.add({.structures = std::move(structures),
+                .derivatives = derivatives_of(outcome.flags),
+                .compiled = outcome.any(kCompiled),
+                .facts = facts,
+                .generation = new_generation()});
   }
-  return {.change = change,
-          .derivatives = derivatives(),
-          .broadcast = outcome.broadcast,
-          .any_compiled = outcome.any(kCompiled),
-          .early = early_send_of(outcome)};
+  return {
+      .change = change, .derivatives = derivatives(), .broadcast = outcome.broadcast, .early = early_send_of(outcome)};
 }
 
 Agreement::Result Agreement::agree_unchecked(std::span<const Structure> tensors, const comm::Ballot& ballot) const {
@@ -109,8 +110,12 @@ Agreement::Result Agreement::follow(const LayerCall& layer, const Structure& own
   auto gathered = gather(id_->rank_set, {own}, derivatives);
   throw_errors_of(gathered);
   if (gathered.derivatives.requires_grad && gathered.grad_disabled) throw_mixed_modes(*id_);
-  auto structures = calls_.shared(std::move(gathered.tensors));
-  return result(calls_.add({std::move(structures), gathered.derivatives, {}, new_generation(), layer.generation}));
+  return result(calls_.add({.structures = calls_.shared(std::move(gathered.tensors)),
+                            .derivatives = gathered.derivatives,
+                            .compiled = false,
+                            .facts = {},
+                            .generation = new_generation(),
+                            .layer = layer.generation}));
 }
 
 void Agreement::require_unchanged(const Structure& own, Derivatives derivatives) const {

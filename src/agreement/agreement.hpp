@@ -24,8 +24,7 @@ class Agreement {
     Change change = Change::none;                          // on any rank
     Derivatives derivatives;                               // of any rank's tensors
     std::optional<std::int64_t> broadcast = std::nullopt;  // none if there was no vote
-    bool any_compiled = false;
-    EarlySend early = {};  // of the call's messages
+    EarlySend early = {};                                  // of the call's messages
   };
 
   /// A vote on a call with these tensors, in the order of their names. The ballot has the flags of the derivatives. An
@@ -68,8 +67,8 @@ class Agreement {
   const GlobalStructure& structure(std::size_t tensor = 0) const;
   /// Of any rank's tensors, as last agreed on.
   Derivatives derivatives() const { return calls_.empty() ? Derivatives{} : calls_.last().derivatives; }
-  /// See new_generation(). Only after a call.
-  std::int64_t generation() const { return calls_.last().generation; }
+  /// What was agreed on last. Only after a call.
+  const KnownCall& last() const { return calls_.last(); }
   /// Makes the next call a change of structure, on all ranks.
   void forget();
 

@@ -27,7 +27,9 @@ std::uint32_t KnownCalls::unlike(std::span<const Structure> tensors, OwnFacts fa
 
 std::optional<std::size_t> KnownCalls::place_of(std::uint32_t flags) const {
   for (std::size_t place = 0; place < calls_.size(); ++place) {
-    if ((flags & (kUnlikeFirst << place)) == 0 && calls_[place].derivatives == derivatives_of(flags)) return place;
+    const auto& call = calls_[place];
+    const bool is_alike = call.derivatives == derivatives_of(flags) && call.compiled == ((flags & kCompiled) != 0);
+    if (is_alike && (flags & (kUnlikeFirst << place)) == 0) return place;
   }
   return std::nullopt;
 }

@@ -18,7 +18,7 @@ namespace distdl::agreement {
 /// What a layer compares with earlier calls on this rank, beside the structure of its tensors.
 struct OwnFacts {
   std::int64_t options = 0;           // hash of what has to be equal on all ranks
-  std::uint64_t differentiation = 0;  // hash of the derivatives of each tensor and parameter
+  std::uint64_t differentiation = 0;  // hash of the derivatives of each tensor and parameter, and who calls
 
   bool operator==(const OwnFacts&) const = default;
 };
@@ -28,6 +28,7 @@ using Structures = std::vector<GlobalStructure>;  // by tensor
 struct KnownCall {
   std::shared_ptr<const Structures> structures;  // the same object for equal ones
   Derivatives derivatives;                       // of any rank's tensors
+  bool compiled;                                 // on any rank, by a compiled program
   OwnFacts facts;
   std::int64_t generation;  // see new_generation()
   std::int64_t layer = 0;   // the generation of the layer around; none

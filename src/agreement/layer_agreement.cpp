@@ -173,7 +173,7 @@ std::vector<Structure> LayerAgreement::structures_of(const LayerFacts& facts) co
 comm::SendEarly LayerAgreement::sender_of(const FirstOperator& first, std::span<const Structure> tensors,
                                           OwnFacts facts) const {
   if (first.id == nullptr || first.id->rank_set.communicator != id().rank_set.communicator) return {};
-  return agreement_.is_like_last(tensors, facts) ? first.sender(agreement_.generation()) : comm::SendEarly{};
+  return agreement_.is_like_last(tensors, facts) ? first.sender(agreement_.last().generation) : comm::SendEarly{};
 }
 
 bool LayerAgreement::agree(LayerFacts facts, const FirstOperator& first) {
@@ -183,35 +183,37 @@ bool LayerAgreement::agree(LayerFacts facts, const FirstOperator& first) {
   auto tensors = structures_of(facts);
   const auto differentiation = differentiation_of(facts);
   const Compared compared{facts, autocast_of(device_of(facts)), caller_ == Caller::compiler, copy_};
-  const OwnFacts now{.options = compared.hash(), .differentiation = differentiation.hash};
+  const bool by_compiled = caller_ == Caller::compiled_program;
+  const OwnFacts now{.options = compared.hash(),
+                     .differentiation = Hash().add(differentiation.hash).add(by_compiled ? 1 : 0).value()};
   meets_inference_tensors_ = std::ranges::any_of(
       facts.tensors, [](const Input& input) { return input.is_usable() && input.tensor.is_inference(); });
 
   std::optional<std::int64_t> received;
   SentFirst sent;
-  sizes_are_in_question_ = false;
   // Within the call of an outer layer all ranks know, without a vote, what they agreed on in such a call.
   const auto* const outer = agreement_.enter_layer();
   auto changed = outer == nullptr ? std::nullopt : agreement_.recall(*outer, tensors, now);
   if (!changed) {
     Agreement::take_deferred_error_to(tensors.front());
     const auto text = [&] { return compared.text(); };
-    const auto compiled = caller_ == Caller::compiled_program ? kCompiled : 0U;
     const auto agreed = agreement_.agree(tensors,
                                          {.value = now.options,
-                                          .flags = flags_of(differentiation.any) | compiled,
+                                          .flags = flags_of(differentiation.any) | (by_compiled ? kCompiled : 0U),
                                           .broadcast = facts.broadcast.value_or(0),
                                           .send_early = sender_of(first, tensors, now)},
                                          text, Pass::forward, now);
     if (agreed.early.sent) sent = {.id = first.id, .early = agreed.early};
     changed = agreed.change == Change::structure;
     received = agreed.broadcast;
-    sizes_are_in_question_ = agreed.any_compiled && *changed;
     if (outer != nullptr) agreement_.remember(*outer);
   }
   autocast_ = compared.autocast;
+  const auto& last = agreement_.last();
+  sizes_are_in_question_ = last.compiled && structure_check() && compiled_for_ && compiled_for_ != last.structures;
+  if (last.compiled || caller_ == Caller::compiler) compiled_for_ = last.structures;
   if (facts.broadcast) broadcast_ = received ? *received : receive_broadcast(*facts.broadcast);
-  begin_layer_call(this, agreement_.id(), agreement_.generation(), std::move(lock), sent);
+  begin_layer_call(this, agreement_.id(), agreement_.last().generation, std::move(lock), sent);
   return *changed;
 }
 

@@ -4,6 +4,7 @@
 #include <mpi.h>
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -61,8 +62,8 @@ class LayerAgreement {
   /// Calls of programs and of compiled programs meet. A call of a compiler, which asks for the structure of a result,
   /// is refused on all ranks where others make another call.
   void set_caller(Caller caller) { caller_ = caller; }
-  /// Whether, as of the last agree(), the structure changed and any rank runs a compiled program, which relies on the
-  /// sizes of its results. The same on all ranks.
+  /// Whether any rank calls from a compiled program, as of the last agree(), and the structure is not that of the last
+  /// such call: the program relies on the sizes of its results. The same on all ranks.
   bool sizes_are_in_question() const { return sizes_are_in_question_; }
 
   /// Ends the call. Does nothing if this thread is in no call of this agreement.
@@ -110,6 +111,7 @@ class LayerAgreement {
   std::vector<bool> optional_;  // by tensor
   Agreement agreement_;
   std::optional<c10::ScalarType> autocast_;
+  std::shared_ptr<const Structures> compiled_for_;  // the structures of the last call by a compiler or compiled program
   std::int64_t broadcast_ = 0;
   Caller caller_ = Caller::program;
   std::string copy_;  // empty for a layer that is no copy

@@ -122,6 +122,42 @@ def test_results_whose_sizes_another_rank_changes(P_world):
     assert layer(x).shape == (1, 1, 3, 2)
 
 
+class Around(dnn.Layer):
+    """A layer in whose call another one votes no more, once it is known."""
+
+    def __init__(self, P_x):
+        super().__init__(locals())
+
+    def compute(self, input):
+        return self.inner(input)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("within", [False, True])
+def test_a_structure_that_a_call_without_a_compiler_meets_first(P_world, within):
+    """Back at it, the program of rank 0 still has the sizes of other blocks."""
+    P = grid(P_world, [1, 1, 2, 1])
+    layer = dnn.DistributedMaxPool2d(P, 3, 1, 1)
+
+    def eager(x):
+        y = layer(x)
+        return y * y.shape[2]
+
+    compiled, outer = torch.compile(eager, backend="eager", dynamic=False), Around(P)
+    few, many = (torch.ones(1, 1, rows if job.rank == 1 else 4, 2) for rows in (4, 6))
+
+    def call(function, x):
+        outer.__dict__["inner"] = function
+        return (outer if within else function)(x)
+
+    for function, x in ((compiled, few), (compiled, few), (eager, many), (compiled, few)):
+        y = call(function, x)
+        assert torch.equal(y, torch.full_like(y, y.shape[2]))
+    call(eager, many)
+    raises_everywhere(RuntimeError, "changed its shape or dtype. The next call", lambda: call(compiled, many))
+    assert torch.equal(call(compiled, many), torch.full((1, 1, 5, 2), 5.0))
+
+
 def test_ranks_may_run_what_is_not_compiled(P_world):
     model = Network(grid(P_world, [1, 1, job.size, 1]))
     twin = copy.deepcopy(model)
