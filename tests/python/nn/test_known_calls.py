@@ -8,13 +8,7 @@ import torch
 import distdl
 from distdl import _core, operators
 from support.blocks import grid
-from support.ranks import job, raises_everywhere
-
-
-def votes_of(action):
-    before = _core.votes()
-    action()
-    return _core.votes() - before
+from support.ranks import job, one_if_parallel, raises_everywhere, votes_of
 
 
 class Gathering:
@@ -58,10 +52,6 @@ def check(layer, sizes, requires_grad=False, own=""):
 
 def uneven(rank, size, usual=4):
     return [size if each == rank else usual for each in range(job.size)]
-
-
-def one_if_parallel():
-    return 1 if job.size > 1 else 0
 
 
 def test_back_to_a_structure_that_one_rank_changed(layer):

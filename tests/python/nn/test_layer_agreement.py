@@ -10,7 +10,7 @@ import torch
 import distdl
 from distdl import _core, operators
 from support.blocks import grid
-from support.ranks import job, raises_everywhere
+from support.ranks import job, one_if_parallel, raises_everywhere, votes_of
 
 
 def agreement_on(P, *tensors):
@@ -31,12 +31,6 @@ def changed_by(agreement, *inputs, parameters=(), own=""):
         return changed
 
 
-def votes_of(action):
-    before = _core.votes()
-    action()
-    return _core.votes() - before
-
-
 @pytest.fixture
 def everyone(P_world):
     return grid(P_world, [job.size])
@@ -49,10 +43,6 @@ def total_of(everyone):
 
 def expected_total(x):
     return sum(job.allgather(x.detach()))
-
-
-def one_if_parallel():
-    return 1 if job.size > 1 else 0
 
 
 def test_one_vote_a_call_whatever_is_within(everyone, total_of):

@@ -10,12 +10,26 @@ import hypothesis
 import pytest
 from mpi4py import MPI
 
+from distdl import _core
+
 job = MPI.COMM_WORLD.Dup()
 
 
 def total(value):
     """The sum of a Python number over all ranks, in rank order."""
     return sum(together(value))
+
+
+def votes_of(action):
+    """How many votes this rank took part in with others."""
+    before = _core.votes()
+    action()
+    return _core.votes() - before
+
+
+def one_if_parallel():
+    """The votes of a call in which the ranks of the job vote once."""
+    return 1 if job.size > 1 else 0
 
 
 # The graph that torch 2.9 adds to errors in programs which it only traced is another one on each rank.
