@@ -15,6 +15,7 @@ from support.models import Dense, Residual, Tokens
 from support.ranks import job, raises_everywhere, together
 from support.sequential import as_tuple, block, close, joined_blocks
 from support.training import Twins
+from support.versions import TORCH
 
 HALF = torch.bfloat16
 
@@ -43,6 +44,8 @@ def test_layers(P_world, example, dtype, device):
     own = leaves_of(own, dtype, device, example)
     twin, layer = (example.twin().float().to(device) for _ in range(2))
     layer = example.make(example.twin().float(), P).to(device)
+    if TORCH < (2, 13) and dtype is HALF and hasattr(twin, "_random_samples"):
+        return  # torch reads the samples as if they had the dtype of the input
     with torch.autocast(device, HALF):
         try:
             expected = called(twin, wholes, example)
