@@ -55,12 +55,12 @@ MESSAGES: dict[str, tuple[Messages, Messages]] = {  # of the forward and of the 
     "Repartition": NEIGHBOURS,
     "HaloExchange": NEIGHBOURS,
     "MaxPool2d": NEIGHBOURS,
-    "Conv2d": (lambda n: vote(n) + within(n), lambda n: vote(n) + beside(n)),
+    "Conv2d": (beside, lambda n: vote(n) + beside(n)),
     "Linear": SUM_IN_LAYER,
     "MSELoss": SUM_IN_LAYER,
     "CrossEntropyLoss": SUM_IN_LAYER,
-    "4 Conv2d, each": (lambda n: 2 * vote(n) + within(n) + 4, lambda n: 4 * vote(n) + beside(n)),
-    "4 Conv2d, chain": (lambda n: 2 * vote(n) + within(n), lambda n: vote(n) + beside(n)),
+    "4 Conv2d, each": (lambda n: vote(n) + beside(n) + 3, lambda n: 4 * vote(n) + beside(n)),
+    "4 Conv2d, chain": (lambda n: vote(n) + beside(n), lambda n: vote(n) + beside(n)),
     "  and replicated": (lambda n: 2 * vote(n), lambda n: vote(n) + beside(n)),
 }
 

@@ -51,6 +51,9 @@ def require_gradients(results: object) -> None:
     So ``backward()`` can be called on every rank. It regards a tensor, or the tensors in a tuple.
     """
 
+def goes_directly(bytes: int, ranks: int) -> bool:
+    """Whether so many bytes from one of so many ranks to all others are messages, and no collective of MPI."""
+
 def check_input_unmodified(layer: str, input: torch.Tensor, result: torch.Tensor) -> None:
     """Make the backward pass of a layer raise if the input was written, as torch.nn's layers do that save their inputs.
 
@@ -389,7 +392,7 @@ class LayerAgreement:
         buffers: Sequence[torch.Tensor] = (),
         own_buffers: int = 0,
         problem: Exception | None = None,
-        first: tuple[Primitive, torch.Tensor] | None = None,
+        beside: Sequence[tuple[Primitive, torch.Tensor]] = (),
     ) -> bool:
         """Begin a call: True if the structure changed on any rank since the last call.
 
@@ -410,8 +413,8 @@ class LayerAgreement:
             own_buffers: the number of buffers of the layer itself.
             problem: an error that this rank met before it knew all of this; raised on all ranks, like an exception in
                 place of an input, after these.
-            first: an operator that the call will apply to a tensor, once in a call without changes. Between hosts its
-                messages may travel beside the vote.
+            beside: up to two operators that the call will apply to tensors, once in a call without changes. Between
+                hosts their messages may travel beside the vote.
 
         Raises:
             TypeError: on all ranks, if an input on any of them is not a tensor, or its values cannot be sent; if

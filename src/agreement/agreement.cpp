@@ -38,7 +38,7 @@ void Agreement::forget() {
 
 Agreement::Result Agreement::agree(std::span<const Structure> tensors, comm::Ballot ballot, LazyText own, Pass pass,
                                    OwnFacts facts) {
-  ballot.flags |= flags_of(calls_.change_of(tensors, facts)) | calls_.unlike(tensors, facts);
+  ballot.flags |= calls_.flags_for(tensors, facts);
   if (!votes_on_calls(id_->rank_set) && calls_.agreed()) return agree_unchecked(tensors, ballot);
   const auto operation = operation_of(*id_, pass);
   if (agreement::change_of(ballot.flags) == Change::structure) ballot.send_early = {};
@@ -94,7 +94,7 @@ void Agreement::take_deferred_error_to(Structure& tensor) {
 Agreement::Result Agreement::follow(const LayerCall& layer, const Structure& own, Derivatives derivatives) {
   comm::refuse_abandoned(*id_->rank_set.communicator);
   // All of its ranks make this call, so the tag is the same on them.
-  const auto sent = take_first(layer, *id_);
+  const auto sent = take_sent(layer, *id_);
   const auto early = sent ? *sent : EarlySend{.tag = id_->rank_set.communicator->next_tag_within_layers()};
   const auto result = [&](bool changed) -> Result {
     return {.change = changed ? Change::structure : Change::none, .derivatives = this->derivatives(), .early = early};

@@ -56,7 +56,7 @@ class Agreement {
 
   /// Whether a call of this rank is like the last one.
   bool is_like_last(std::span<const Structure> tensors, OwnFacts facts) const {
-    return calls_.change_of(tensors, facts) == Change::none;
+    return calls_.is_like_last(tensors, facts);
   }
   /// Whether a call with this tensor, in this generation of the layer around, would follow what was agreed on last.
   bool would_follow(std::int64_t generation, const Structure& own) const {

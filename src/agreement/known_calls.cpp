@@ -12,17 +12,14 @@ bool KnownCalls::has_tensors(const KnownCall& call, std::span<const Structure> t
   return true;
 }
 
-Change KnownCalls::change_of(std::span<const Structure> tensors, OwnFacts facts) const {
-  if (!agreed_ || facts.options != last().facts.options || !has_tensors(last(), tensors)) return Change::structure;
-  return facts == last().facts ? Change::none : Change::derivatives;
-}
-
-std::uint32_t KnownCalls::unlike(std::span<const Structure> tensors, OwnFacts facts) const {
+std::uint32_t KnownCalls::flags_for(std::span<const Structure> tensors, OwnFacts facts) const {
   std::uint32_t flags = 0;
   for (std::size_t place = 0; place < calls_.size(); ++place) {
     if (!agreed_ || !is_like(place, tensors, facts)) flags |= kUnlikeFirst << place;
   }
-  return flags;
+  if (agreed_ && (flags & kUnlikeFirst) == 0) return flags;
+  const bool same = agreed_ && facts.options == last().facts.options && has_tensors(last(), tensors);
+  return flags | (same ? kDerivativesChanged : kStructureChanged);
 }
 
 std::optional<std::size_t> KnownCalls::place_of(std::uint32_t flags) const {
@@ -37,6 +34,10 @@ std::optional<std::size_t> KnownCalls::place_of(std::uint32_t flags) const {
 std::optional<std::size_t> KnownCalls::place_of(const LayerCall& layer) const {
   const auto found = std::ranges::find(calls_, layer.generation, &KnownCall::layer);
   return found == calls_.end() ? std::nullopt : std::optional(static_cast<std::size_t>(found - calls_.begin()));
+}
+
+bool KnownCalls::is_like_last(std::span<const Structure> tensors, OwnFacts facts) const {
+  return agreed_ && is_like(0, tensors, facts);
 }
 
 bool KnownCalls::is_like(std::size_t place, std::span<const Structure> tensors, OwnFacts facts) const {

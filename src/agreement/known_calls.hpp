@@ -47,15 +47,14 @@ class KnownCalls {
   const KnownCall& at(std::size_t place) const { return calls_.at(place); }
   bool empty() const { return calls_.empty(); }
 
-  /// How much a call of this rank differs from the last one.
-  Change change_of(std::span<const Structure> tensors, OwnFacts facts) const;
-  /// The flags of a ballot for the known calls that a call of this rank is unlike.
-  std::uint32_t unlike(std::span<const Structure> tensors, OwnFacts facts) const;
+  /// The flags of a ballot for a call of this rank: how much it differs from the last one, and which it is unlike.
+  std::uint32_t flags_for(std::span<const Structure> tensors, OwnFacts facts) const;
   /// The place of a call that is like the one of all ranks, by the flags of a vote.
   std::optional<std::size_t> place_of(std::uint32_t flags) const;
   /// The place of the call in this generation of the layer around.
   std::optional<std::size_t> place_of(const LayerCall& layer) const;
-  /// Whether a call of this rank is like the one in a place.
+  /// Whether a call of this rank is like the last one, or the one in a place.
+  bool is_like_last(std::span<const Structure> tensors, OwnFacts facts) const;
   bool is_like(std::size_t place, std::span<const Structure> tensors, OwnFacts facts) const;
 
   /// Makes a known call the last one. Returns whether tensors or options are other ones than in the last one so far.

@@ -170,14 +170,26 @@ std::vector<Structure> LayerAgreement::structures_of(const LayerFacts& facts) co
   return tensors;
 }
 
-comm::SendEarly LayerAgreement::sender_of(const FirstOperator& first, std::span<const Structure> tensors,
-                                          OwnFacts facts) const {
-  if (first.id == nullptr || first.id->rank_set.communicator != id().rank_set.communicator) return {};
-  return agreement_.is_like_last(tensors, facts) ? first.sender(agreement_.last().generation) : comm::SendEarly{};
+comm::SendEarly LayerAgreement::sender_of(const std::vector<OperatorWithin>& beside) const {
+  std::vector<comm::SendEarly> senders;
+  for (const auto& each : beside) {
+    senders.push_back(each.sender(agreement_.last().generation));
+    if (!senders.back()) return {};
+  }
+  if (senders.empty()) return {};
+  return [senders = std::move(senders)](int tag, std::vector<int>& receivers) {
+    for (const auto& send : senders) {
+      send(tag, receivers);
+      tag = comm::second_tag(tag);
+    }
+  };
 }
 
-bool LayerAgreement::agree(LayerFacts facts, const FirstOperator& first) {
+bool LayerAgreement::agree(LayerFacts facts, std::vector<OperatorWithin> beside) {
   if (!active()) return false;
+  std::erase_if(beside, [&](const auto& each) { return each.id->rank_set.communicator != id().rank_set.communicator; });
+  SentBeside sent;
+  if (beside.size() > sent.ids.size()) throw std::logic_error("messages of two operators travel beside a vote");
   auto lock = id().rank_set.lock();
   facts = facts_or_errors(std::move(facts), optional_);
   auto tensors = structures_of(facts);
@@ -190,20 +202,23 @@ bool LayerAgreement::agree(LayerFacts facts, const FirstOperator& first) {
       facts.tensors, [](const Input& input) { return input.is_usable() && input.tensor.is_inference(); });
 
   std::optional<std::int64_t> received;
-  SentFirst sent;
   // Within the call of an outer layer all ranks know, without a vote, what they agreed on in such a call.
   const auto* const outer = agreement_.enter_layer();
   auto changed = outer == nullptr ? std::nullopt : agreement_.recall(*outer, tensors, now);
   if (!changed) {
     Agreement::take_deferred_error_to(tensors.front());
     const auto text = [&] { return compared.text(); };
-    const auto agreed = agreement_.agree(tensors,
-                                         {.value = now.options,
-                                          .flags = flags_of(differentiation.any) | (by_compiled ? kCompiled : 0U),
-                                          .broadcast = facts.broadcast.value_or(0),
-                                          .send_early = sender_of(first, tensors, now)},
-                                         text, Pass::forward, now);
-    if (agreed.early.sent) sent = {.id = first.id, .early = agreed.early};
+    const auto agreed =
+        agreement_.agree(tensors,
+                         {.value = now.options,
+                          .flags = flags_of(differentiation.any) | (by_compiled ? kCompiled : 0U),
+                          .broadcast = facts.broadcast.value_or(0),
+                          .send_early = agreement_.is_like_last(tensors, now) ? sender_of(beside) : comm::SendEarly{}},
+                         text, Pass::forward, now);
+    if (agreed.early.sent) {
+      sent.tag = agreed.early.tag;
+      std::ranges::transform(beside, sent.ids.begin(), &OperatorWithin::id);
+    }
     changed = agreed.change == Change::structure;
     received = agreed.broadcast;
     if (outer != nullptr) agreement_.remember(*outer);

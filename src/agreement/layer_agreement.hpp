@@ -14,11 +14,11 @@
 
 namespace distdl::agreement {
 
-/// The first operator of a layer's call, with what gives its messages in a generation of the layer's calls; nothing if
-/// they cannot travel beside the layer's vote.
-struct FirstOperator {
-  const OperatorId* id = nullptr;
-  std::function<comm::SendEarly(std::int64_t generation)> sender = {};
+/// An operator that a layer's call applies, with what gives its messages in a generation of the layer's calls; nothing
+/// if they cannot travel beside the layer's vote.
+struct OperatorWithin {
+  const OperatorId* id;
+  std::function<comm::SendEarly(std::int64_t generation)> sender;
 };
 
 class LayerAgreement {
@@ -51,8 +51,8 @@ class LayerAgreement {
   /// Within the call of an outer layer it does not vote, if nothing changed: neither here nor in what the outer layer
   /// agreed on, which has to include the parameters of the inner layer.
   ///
-  /// The messages of a first operator on the layer's ranks travel beside the vote. The call has to apply it first.
-  bool agree(LayerFacts facts, const FirstOperator& first = {});
+  /// The messages of up to two operators on the layer's ranks travel beside the vote. The call has to apply them, once.
+  bool agree(LayerFacts facts, std::vector<OperatorWithin> beside = {});
 
   /// The number of the last agree() that had one; the same on all ranks.
   std::int64_t broadcast() const { return broadcast_; }
@@ -100,9 +100,10 @@ class LayerAgreement {
     Shape shape;
     bool may_be_empty;
   };
+
   const OperatorId& id() const { return *agreement_.id(); }
   std::vector<Structure> structures_of(const LayerFacts& facts) const;
-  comm::SendEarly sender_of(const FirstOperator& first, std::span<const Structure> tensors, OwnFacts facts) const;
+  comm::SendEarly sender_of(const std::vector<OperatorWithin>& beside) const;
   std::string problem_of(const std::vector<Input>& parameters) const;
   /// The broadcast number, by a vote of its own, in a call without another vote. Collective.
   std::int64_t receive_broadcast(std::int64_t contribution) const;

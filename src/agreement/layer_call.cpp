@@ -21,19 +21,23 @@ thread_local std::vector<LayerCall> under_way;
 std::int64_t new_generation() { return ++generations; }
 
 void begin_layer_call(const void* agreement, std::shared_ptr<const OperatorId> id, std::int64_t generation,
-                      comm::Lock lock, SentFirst first) {
+                      comm::Lock lock, SentBeside sent) {
   under_way.push_back({.agreement = agreement,
                        .id = std::move(id),
                        .number = ++calls,
                        .generation = generation,
                        .lock = std::move(lock),
-                       .first = first});
+                       .sent = sent});
 }
 
-std::optional<EarlySend> take_first(const LayerCall& layer, const OperatorId& id) {
+std::optional<EarlySend> take_sent(const LayerCall& layer, const OperatorId& id) {
   const auto call = std::ranges::find(under_way, layer.number, &LayerCall::number);
-  if (call == under_way.end() || call->first.id != &id) return std::nullopt;
-  return std::exchange(call->first, {}).early;
+  if (call == under_way.end()) return std::nullopt;
+  auto& [ids, tag] = call->sent;
+  const auto sent = std::ranges::find(ids, &id);
+  if (sent == ids.end()) return std::nullopt;
+  *sent = nullptr;
+  return EarlySend{.tag = sent == ids.begin() ? tag : comm::second_tag(tag), .sent = true};
 }
 
 void end_layer_call(const void* agreement) {

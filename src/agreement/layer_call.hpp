@@ -1,6 +1,7 @@
 // The calls of layers that are under way on a thread: their ranks have agreed, so what is called within does not vote.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -13,10 +14,10 @@
 
 namespace distdl::agreement {
 
-/// The messages of the first operator in a layer's call, if they were sent beside the layer's vote.
-struct SentFirst {
-  const OperatorId* id = nullptr;
-  EarlySend early = {};
+/// The operators of a layer's call whose messages were sent beside the layer's vote; null once they were applied.
+struct SentBeside {
+  std::array<const OperatorId*, 2> ids = {};
+  int tag = kInOrder;  // of the first; see second_tag()
 };
 
 /// A call of a layer, from the agreement of its ranks to its end.
@@ -26,7 +27,7 @@ struct LayerCall {
   std::int64_t number;                   // no other call of this process has it
   std::int64_t generation;               // see new_generation
   comm::Lock lock;                       // of the layer's ranks
-  SentFirst first = {};
+  SentBeside sent = {};
   comm::HeldSignals held = {};
 };
 
@@ -37,9 +38,9 @@ std::int64_t new_generation();
 
 /// Records that this thread is inside a layer's call.
 void begin_layer_call(const void* agreement, std::shared_ptr<const OperatorId> id, std::int64_t generation,
-                      comm::Lock lock, SentFirst first = {});
-/// How the messages of an operator travel in this call, if it is the first and they were sent; then they are no more.
-std::optional<EarlySend> take_first(const LayerCall& layer, const OperatorId& id);
+                      comm::Lock lock, SentBeside sent = {});
+/// How the messages of an operator travel in this call, if they were sent beside the vote; then they are no more.
+std::optional<EarlySend> take_sent(const LayerCall& layer, const OperatorId& id);
 /// Ends the innermost call of this agreement, with the calls that began within and were not ended. Does nothing if
 /// there is none.
 void end_layer_call(const void* agreement);

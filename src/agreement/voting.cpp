@@ -46,17 +46,6 @@ void set_structure_check(bool on) { check_structure = on; }
 bool structure_check() { return check_structure || comm::debugging(); }
 bool votes_on_calls(const RankSet& rank_set) { return structure_check() || !rank_set.communicator->unchecked(); }
 
-std::uint32_t flags_of(Change change) {
-  switch (change) {
-    case Change::structure:
-      return kStructureChanged;
-    case Change::derivatives:
-      return kDerivativesChanged;
-    default:
-      return 0;
-  }
-}
-
 std::uint32_t flags_of(Derivatives derivatives) {
   return (derivatives.requires_grad ? kRequiresGrad : 0U) | (derivatives.has_tangent ? kHasTangent : 0U);
 }

@@ -38,7 +38,6 @@ inline constexpr std::size_t kKnownCalls = 16;
 /// How much is different from the last call, on this rank or on any.
 enum class Change { none, derivatives, structure };
 
-std::uint32_t flags_of(Change change);
 std::uint32_t flags_of(Derivatives derivatives);
 Change change_of(std::uint32_t flags);  // the largest
 Derivatives derivatives_of(std::uint32_t flags);

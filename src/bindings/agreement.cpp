@@ -31,7 +31,8 @@ std::vector<Input> inputs_of(const py::sequence& tensors) {
 
 bool agree(LayerAgreement& self, const py::sequence& inputs, const py::sequence& parameters, std::string own,
            std::optional<std::int64_t> broadcast, const py::sequence& buffers, std::size_t own_buffers,
-           const py::object& problem, const py::object& first) {
+           const py::object& problem,
+           const std::vector<std::pair<std::shared_ptr<operators::Primitive>, py::object>>& beside) {
   const comm::HeldSignals held;
   begin_call();
   agreement::LayerFacts facts{.tensors = inputs_of(inputs),
@@ -41,16 +42,17 @@ bool agree(LayerAgreement& self, const py::sequence& inputs, const py::sequence&
                               .buffers = inputs_of(buffers),
                               .own_buffers = own_buffers,
                               .problem = input_or_none(problem)};
-  if (first.is_none()) {
-    const py::gil_scoped_release release;
-    return self.agree(std::move(facts));
+  std::vector<Input> inputs_beside;
+  for (const auto& [primitive, x] : beside) inputs_beside.push_back(input_of(x));
+  std::vector<agreement::OperatorWithin> operators;
+  for (std::size_t i = 0; i < beside.size(); ++i) {
+    const auto send = [&, i](std::int64_t generation) {
+      return beside[i].first->sender_within(inputs_beside[i], generation);
+    };
+    operators.push_back({.id = &beside[i].first->id(), .sender = send});
   }
-  const auto [primitive, x] = first.cast<std::pair<std::shared_ptr<operators::Primitive>, py::object>>();
-  const auto input = input_of(x);
   const py::gil_scoped_release release;
-  return self.agree(std::move(facts), {.id = &primitive->id(), .sender = [&](std::int64_t generation) {
-                                         return primitive->sender_within(input, generation);
-                                       }});
+  return self.agree(std::move(facts), std::move(operators));
 }
 
 /// Lets results require gradients if results of other ranks do, because of tensors of those ranks, so that backward()
@@ -162,7 +164,7 @@ void bind_agreement(py::module_& m) {
       .def("name_copy", &LayerAgreement::name_copy, py::arg("copy"), "Tells a copy of a layer from other copies.")
       .def("agree", &agree, py::arg("inputs"), py::arg("parameters"), py::arg("own") = "",
            py::arg("broadcast") = py::none(), py::arg("buffers") = py::tuple(), py::arg("own_buffers") = 0,
-           py::arg("problem") = py::none(), py::arg("first") = py::none(),
+           py::arg("problem") = py::none(), py::arg("beside") = py::tuple(),
            "Begins a call; whether the structure changed on any rank. Collective.")
       .def_property_readonly("broadcast", &LayerAgreement::broadcast)
       .def("set_caller", &LayerAgreement::set_caller, py::arg("caller"), "Who makes the next calls on this rank.")

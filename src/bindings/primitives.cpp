@@ -21,6 +21,7 @@
 #include "operators/replicate.hpp"
 #include "operators/row_exchange.hpp"
 #include "operators/sum_reduce.hpp"
+#include "operators/sum_route.hpp"
 
 namespace distdl::bindings {
 
@@ -120,6 +121,8 @@ void bind_along_axes(py::module_& m, const char* name, const char* axes_name) {
 }  // namespace
 
 void bind_primitives(py::module_& m) {
+  m.def("goes_directly", &operators::goes_directly, py::arg("bytes"), py::arg("ranks"),
+        "Whether messages of a collective are sent directly, and may travel beside a vote.");
   m.def("check_input_unmodified", &autograd::check_input_unmodified, py::arg("layer"), py::arg("input"),
         py::arg("result"), "Makes the backward pass raise RuntimeError if the input was written before.");
   py::class_<Primitive, std::shared_ptr<Primitive>>(m, "Primitive",

@@ -77,13 +77,13 @@ void refuse_freed(MPI_Comm handle) {
       "keep a partition's communicator alive for as long as its layers are used");
 }
 
-/// The number of tags for messages that belong to votes. As many are for messages within layers.
+/// The number of tags for votes. There are as many for messages within layers, and for a second operator beside a vote.
 int tags() {
   static const int count = [] {
     int* largest = nullptr;
     int known = 0;
     check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&largest), &known), "MPI_Comm_get_attr");
-    return ((known != 0 ? *largest : kGuaranteedTag) - kFirstTag) / 2;
+    return ((known != 0 ? *largest : kGuaranteedTag) - kFirstTag) / 3;
   }();
   return count;
 }
@@ -209,6 +209,8 @@ int Communicator::next_tag() const { return kFirstTag + static_cast<int>(tags_++
 int Communicator::next_tag_within_layers() const {
   return kFirstTag + tags() + static_cast<int>(tags_within_layers_++ % tags());
 }
+
+int second_tag(int tag) { return tag + 2 * tags(); }
 
 MPI_Comm Communicator::view(const std::vector<int>& shape) {
   const auto known = views_.find(shape);

@@ -97,6 +97,9 @@ enum Hosts : int { kHostsByName = 0, kSeveralHosts = 1, kOneHost = std::numeric_
 /// where no rank says a number.
 void set_hosts(int ranks_on_each);
 
+/// The tag of early messages of a second operator, by the tag of the vote that they travel beside.
+int second_tag(int tag);
+
 using CommunicatorPtr = std::shared_ptr<Communicator>;
 
 /// The private communicator of `ranks` (ranks of `parent`, in this order), made at the first call and cached on

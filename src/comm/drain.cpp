@@ -24,13 +24,19 @@ bool Drain::advance() {
   if (arrived == 0) return false;
   for (; source_ < communicator_.size(); ++source_) {
     for (auto& left = arriving_[static_cast<std::size_t>(source_)]; left > 0; --left) {
-      check(MPI_Iprobe(source_, tag_, communicator_.handle(), &arrived, MPI_STATUS_IGNORE), "MPI_Iprobe");
-      if (arrived == 0) return false;
-      check(MPI_Recv(discarded_.data(), static_cast<int>(discarded_.size()), MPI_BYTE, source_, tag_,
-                     communicator_.handle(), MPI_STATUS_IGNORE),
-            "MPI_Recv");
+      if (!discard_from(source_, tag_) && !discard_from(source_, second_tag(tag_))) return false;
     }
   }
+  return true;
+}
+
+bool Drain::discard_from(int source, int tag) {
+  int arrived = 0;
+  check(MPI_Iprobe(source, tag, communicator_.handle(), &arrived, MPI_STATUS_IGNORE), "MPI_Iprobe");
+  if (arrived == 0) return false;
+  check(MPI_Recv(discarded_.data(), static_cast<int>(discarded_.size()), MPI_BYTE, source, tag, communicator_.handle(),
+                 MPI_STATUS_IGNORE),
+        "MPI_Recv");
   return true;
 }
 

@@ -12,7 +12,7 @@ namespace distdl::comm {
 /// Ranks tell each other how many early messages they have sent, and receive them. Collective over the communicator.
 class Drain {
  public:
-  /// The messages have this tag. This rank has sent one message to each of the receivers.
+  /// The messages have this tag, or its second_tag(). This rank has sent one message to each of the receivers.
   Drain(int tag, const std::vector<int>& receivers, const Communicator& communicator);
   Drain(const Drain&) = delete;
   Drain& operator=(const Drain&) = delete;
@@ -24,6 +24,9 @@ class Drain {
   void wait();
 
  private:
+  /// Receives a message of this rank and discards it, if one is there.
+  bool discard_from(int source, int tag);
+
   const int tag_;
   const Communicator& communicator_;
   std::vector<int> sent_, arriving_;  // numbers of messages, by rank

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -33,6 +33,7 @@ from distdl.nn.base.layer import Layer
 from distdl.nn.base.options import check_choice
 from distdl.nn.base.random_numbers import key_of_first_worker
 from distdl.nn.wrapped_module import ModuleCall, WrappedModule
+from distdl.operators.dispatch import Applied
 from distdl.parameters.layout import Layout, current_kind
 from distdl.partitions.construction import PartitionLike
 from distdl.partitions.grid import Grid
@@ -202,10 +203,10 @@ class DistributedModel(Container, WrappedModule):
         before, self._orders = self._orders, memory_orders(self, placed_inputs(self, self._inputs, call), call)
         return changed or before != self._orders
 
-    def first_exchange(self, args: tuple[object, ...]) -> tuple[_core.Primitive, torch.Tensor] | None:
-        if self.program is None or self.as_sequential:  # whose next call may have another program
-            return None
-        return self.program.first_exchange(tensors_in(cast(ModuleCall, args[0])))
+    def beside_vote(self, args: tuple[object, ...], parameters: Sequence[torch.Tensor]) -> list[Applied]:
+        if self.program is None or self.as_sequential or self._snapshot is None or self._snapshot.hooks:
+            return []  # hooks may change parameters
+        return self.program.beside_vote(tensors_in(args[0]), [held[leaf] for held, leaf in self._held])
 
     def set_up_for(self, args: tuple[object, ...]) -> None:
         """Find the program of this call, or make it."""

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 _compiled: set[Operator] = set()
 
 
+Applied: TypeAlias = "tuple[_core.Primitive, torch.Tensor]"  # an operator, and the tensor that it takes
+
+
 class Started(Protocol):
     """A call that was started."""
 

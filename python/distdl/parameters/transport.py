@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from distdl import operators
+from distdl import _core, operators
+from distdl.operators.dispatch import Applied
 from distdl.parameters.layout import Layout
 from distdl.partitions.boxes import cut
 from distdl.torch_compat.memory import flatten_tensors
@@ -59,6 +60,15 @@ class Transport:
         """The blocks that this worker uses, from the parts on all ranks."""
         return self.start(parameters)()
 
+    def beside_vote(self, parameters: TensorSequence) -> list[Applied]:
+        """The operator that brings these parameters, and its message, if it is small on all ranks; at most one."""
+        return []
+
+    def _is_small(self, dtype: torch.dtype) -> bool:
+        """Whether all parameters, as wholes, are so small that their blocks travel beside a vote on all ranks."""
+        elements = sum(math.prod(layout.shape) for layout in self.layouts)
+        return _core.goes_directly(elements * dtype.itemsize, self.layouts[0].replicas)
+
 
 class FromOwner(Transport):
     """A broadcast from the owner of a block. The adjoint sums the gradients there."""
@@ -76,6 +86,10 @@ class FromOwner(Transport):
 
     def __call__(self, parameters: TensorSequence) -> TensorSequence:
         return self._parts(self._broadcast(self._message(parameters))) if self._workers.active else parameters
+
+    def beside_vote(self, parameters: TensorSequence) -> list[Applied]:
+        small = self._workers.active and self._is_small(parameters[0].dtype)
+        return [(self._broadcast.core, self._message(parameters))] if small else []
 
     def _message(self, parameters: TensorSequence) -> torch.Tensor:
         if self._owners.active:
@@ -116,6 +130,10 @@ class FromShards(Transport):
         if not self._active:
             return parameters
         return self._parts(self._gather(flatten_to_message(parameters)))
+
+    def beside_vote(self, parameters: TensorSequence) -> list[Applied]:
+        small = self._active and self._is_small(parameters[0].dtype)
+        return [(self._gather.core, flatten_to_message(parameters))] if small else []
 
     def _parts(self, flat: torch.Tensor) -> TensorSequence:
         if len(self.layouts) == 1 and self.layouts[0].shard_dim == 0:  # the shards are in order
@@ -211,6 +229,13 @@ class ParameterTransport:
             self.was_called = True
             return self._transports[0][1](parameters)
         return self.start(parameters)()
+
+    def beside_vote(self, parameters: TensorSequence) -> list[Applied]:
+        """The operator that brings the first of these parameters, and its message; see :class:`Transport`."""
+        if self.is_identity:
+            return []
+        members, transport = self._transports[0]
+        return transport.beside_vote([parameters[i] for i in members])
 
     def start(self, parameters: TensorSequence) -> Callable[[], TensorSequence]:
         """Start the transport; see :class:`Transport`."""

@@ -1,6 +1,7 @@
 """What travels at once between hosts: the inputs of an operation, and a vote with what its layer exchanges first."""
 
 import copy
+import itertools
 import random
 
 import pytest
@@ -10,6 +11,7 @@ import torch.nn.functional as F
 import distdl
 from distdl import _core
 from distdl.models.plan.redistribution import Arrival
+from distdl.parameters.layout import LAYOUT_KINDS
 from support.blocks import grid
 from support.distributed import assert_none, noise, off
 from support.ranks import job, raises_everywhere, together
@@ -50,28 +52,42 @@ def test_inputs_travel_at_once(comm, at_once, tokens):
     assert arrivals == [*range(arrivals[0], arrivals[-1] + 1)] if at_once else not arrivals
 
 
-def chain():
-    return torch.nn.Sequential(*(torch.nn.Conv2d(2, 2, 3, padding=1, dtype=torch.double) for _ in range(3)))
+def chain(channels=2):
+    sizes = itertools.pairwise([2, channels, channels, 2])
+    return torch.nn.Sequential(*(torch.nn.Conv2d(*each, 3, padding=1, dtype=torch.double) for each in sizes))
+
+
+CASES = {  # the model, the axis that is split, and the number of operators whose messages travel beside the vote
+    "owner": (chain, 2, 2),
+    "sharded": (chain, 2, 2),
+    "replicated": (chain, 2, 1),
+    "large": (lambda: chain(12), 2, 1),
+    "batch": (chain, 0, 1),
+    "Conv2d": (lambda: torch.nn.Conv2d(2, 2, 3, padding=1, dtype=torch.double), 2, 2),
+    "MaxPool2d": (lambda: torch.nn.MaxPool2d(3, 1, 1), 2, 1),
+}
 
 
 @pytest.mark.parametrize("comm", [_core.SEVERAL_HOSTS], indirect=True)
-@pytest.mark.parametrize("kind", ["model", "replicated", "pooling"])
+@pytest.mark.parametrize("kind", CASES)
 @pytest.mark.parametrize("seed", range(4))
-def test_what_a_layer_exchanges_first_travels_beside_its_vote(comm, kind, seed):
+def test_what_travels_beside_a_vote(comm, kind, seed):
     """Calls that are like the last one, and others, and errors."""
     torch.manual_seed(0)
-    P = grid(distdl.Partition(comm), [1, 1, job.size, 1])
-    if kind == "pooling":
-        model = torch.nn.MaxPool2d(3, 1, 1)
-        ours = distdl.nn.DistributedMaxPool2d(P, 3, 1, 1)
-    else:
-        model = chain()
-        with distdl.parameter_layout("replicated" if kind == "replicated" else "owner"):
+    make, axis, beside = CASES[kind]
+    model = make()
+    P = grid(distdl.Partition(comm), [job.size if d == axis else 1 for d in range(4)])
+    with distdl.parameter_layout(kind if kind in LAYOUT_KINDS else "owner"):
+        if layer := getattr(distdl.nn, f"Distributed{kind}", None):
+            ours = layer.from_sequential(model, P)
+        else:
             ours = distdl.distribute(copy.deepcopy(model), P, halos="chain")
     draw = random.Random(seed)
     for _ in range(25):
         rows, grad, what = draw.choice([2, 2, 2, 3]), draw.random() < 0.5, draw.random()
-        whole = noise((2, 2, rows * job.size, 4)).requires_grad_(grad)
+        shape = [2, 2, 4, 4]
+        shape[axis] = rows * job.size
+        whole = noise(shape).requires_grad_(grad)
         x = distdl.scatter(whole.detach(), P).detach().requires_grad_(grad)
         if what < 0.15:
             failing = draw.randrange(job.size)
@@ -89,3 +105,5 @@ def test_what_a_layer_exchanges_first_travels_beside_its_vote(comm, kind, seed):
             y.square().sum().backward()
             expected.square().sum().backward()
             assert_none([off(distdl.gather(x.grad, P), whole.grad)])
+    call = ((x,), {}) if isinstance(ours, distdl.DistributedModel) else x
+    assert together(len(ours.beside_vote((call,), ours.voted_parameters()))) == [beside] * job.size

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from distdl import _core, operators
+from distdl import operators
 from distdl.models.operations.operation import InputSpec, Sharded, Slice
 from distdl.models.operations.placement import Blocks, Placement, Replicated
-from distdl.operators.dispatch import Started
+from distdl.operators.dispatch import Applied, Started
 from distdl.parameters.transport import zero_of
 from distdl.partitions.boxes import Box, Interval
 from distdl.partitions.grid import Grid
@@ -178,7 +178,7 @@ class Redistribution:
         """Whether it may be started: ranks send each other something. The same on all ranks."""
         return not (self._is_replicated or self._is_cut)
 
-    def exchange_of(self, x: torch.Tensor) -> tuple[_core.Primitive, torch.Tensor]:
+    def exchange_of(self, x: torch.Tensor) -> Applied:
         """The operator of a call that can be started, and the tensor that it takes."""
         return self._operator.core, self._with_inserted(x)
 

@@ -37,16 +37,23 @@ def with_transports(
         place = before_checkpoint(extended, place)
         while place and isinstance(extended[place - 1].run, Arrival):
             place -= 1
-        extended.insert(place, _step_of(transport, slots))
+        extended.insert(place, Step(ParameterStep(transport), tuple(slots), tuple(slots)))
     return extended
 
 
-def _step_of(transport: ParameterTransport, slots: Sequence[int]) -> Step:
-    def run(*parameters: torch.Tensor) -> object:
-        used = transport(parameters)
-        return used if len(used) > 1 else used[0]
+class ParameterStep:
+    """Brings the parameters of a bucket to the workers.
 
-    return Step(run, tuple(slots), tuple(slots))
+    Attributes:
+        beside_vote: see :meth:`ParameterTransport.beside_vote`.
+    """
+
+    def __init__(self, transport: ParameterTransport) -> None:
+        self._transport, self.beside_vote = transport, transport.beside_vote
+
+    def __call__(self, *parameters: torch.Tensor) -> object:
+        used = self._transport(parameters)
+        return used if len(used) > 1 else used[0]
 
 
 def _buckets(

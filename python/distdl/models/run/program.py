@@ -14,10 +14,10 @@ from distdl.models.capture.recording import ModuleBoundary, Run, Value
 from distdl.models.operations.placement import Blocks, Placement
 from distdl.models.plan.planning import Plan, PlanStep
 from distdl.models.plan.redistribution import Arrival, FromBlocks, ReadRegions, Redistribution
+from distdl.models.run.beside_vote import beside_vote
 from distdl.models.run.buffers import BufferBroadcast, names_written
 from distdl.models.run.call_failures import CallFailures, Substitute
 from distdl.models.run.computation import local_computation, on_a_copy
-from distdl.models.run.first_exchange import first_exchange
 from distdl.models.run.hooks import HookFailures, ObservedCall
 from distdl.models.run.outcomes import OutcomeCheck, is_counted, rehearsal, undone
 from distdl.models.run.parameter_buckets import results_reached, with_transports
@@ -96,7 +96,7 @@ class Program:
         self._all_steps = with_transports(self.steps, self._parameters, results_reached(plan.steps, leaves), layouts)
         self._hooks: list[Hook] | None = None
         self.use_hooks([])
-        self.first_exchange = first_exchange([] if self.looks else self.steps, self.inputs)
+        self.beside_vote = beside_vote([] if self.looks else self.steps, self.inputs, [*self._parameters])
 
     def _slot(self, value: Value) -> int:
         if value not in self._slots:

@@ -18,6 +18,7 @@ from distdl.nn.base.declared_layer import DeclaredLayer
 from distdl.nn.base.option_types import FirstPartition, common_options
 from distdl.nn.base.random_numbers import draw_key
 from distdl.nn.base.voted_layer import VotedLayer
+from distdl.operators.dispatch import Applied
 from distdl.partitions.comparison import shown_by
 from distdl.partitions.construction import constructor
 from distdl.texts import safe_text
@@ -151,7 +152,8 @@ class Layer(VotedLayer):
         tensors: Sequence[object] = ()
         parameters: Sequence[torch.Tensor] = ()
         buffers: Sequence[torch.Tensor] = ()
-        text, key, problem, first = "", None, None, None
+        beside: Sequence[Applied] = ()
+        text, key, problem = "", None, None
         try:
             others = self._text_of_others(args) if len(args) > len(self.tensors) else ""
             tensors = self.compared_tensors(args[: len(self.tensors)])
@@ -164,12 +166,13 @@ class Layer(VotedLayer):
                 key = draw_key()
                 key = key if self.grid.rank == 0 else 0
             if agreement.spans_hosts and self._distdl_is_setup:
-                first = self.first_exchange(args)
+                with torch.no_grad():
+                    beside = self.beside_vote(args, parameters)
         except Exception as error:  # of an argument, or of an option with a bad value
             deleted = isinstance(error, AttributeError)  # a parameter, perhaps deleted by a parametrization
             what = "meets a parameter that is not there" if deleted else "cannot be passed on"
             problem = ValueError(f"{what}: {safe_text(error, str) or type(error).__name__}")
-        changed = agreement.agree(tensors, parameters, text, key, buffers, len(self._buffers), problem, first)
+        changed = agreement.agree(tensors, parameters, text, key, buffers, len(self._buffers), problem, beside)
         if key is not None:
             self.random_key = agreement.broadcast
         return changed
@@ -216,12 +219,15 @@ class Layer(VotedLayer):
         """
         return ""
 
-    def first_exchange(self, args: tuple[object, ...]) -> tuple[_core.Primitive, torch.Tensor] | None:
-        """An operator that :meth:`compute` applies to a tensor, once, if nothing has changed since the last call.
+    def beside_vote(self, args: tuple[object, ...], parameters: Sequence[torch.Tensor]) -> list[Applied]:
+        """Up to two operators that :meth:`compute` applies to these tensors, once, if nothing has changed.
 
-        Between hosts its messages travel beside the vote on the call.
+        Between hosts their messages travel beside the vote on the call, if those of both are small on all ranks.
+
+        Args:
+            parameters: the parameters that the vote is about.
         """
-        return None
+        return []
 
     def is_random(self) -> bool:
         """Whether the next call draws random numbers; equal on all ranks.

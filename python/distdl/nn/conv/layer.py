@@ -18,6 +18,7 @@ from distdl.nn.kernels.channels_last import ordered_like
 from distdl.nn.windows.blocks import Resizing, blocks_of_outputs, naming_layer
 from distdl.nn.windows.layer import ResizingLayer
 from distdl.nn.windows.reader import BoxReader
+from distdl.operators.dispatch import Applied
 from distdl.parameters.initial import like_linear
 from distdl.parameters.transport import zero_of
 from distdl.partitions.boxes import Interval, block_intervals, cut
@@ -107,7 +108,7 @@ class ConvLayer(_ConvOptions):
         self._padding: list[int] = []  # the padding by the local layer
         self._halo_convolution: HaloConvolution | None = None  # if it replaces the reader
         self._moves_at_once = False  # parameters and inputs
-        self._read: Callable[[torch.Tensor], torch.Tensor] | None = None  # if a worker reads more than its own block
+        self._read: BoxReader | None = None  # if a worker reads more than its own block
 
     def _summation(self) -> operators.Operator | None:
         """The sum over input channels, if they are split, or the output moves."""
@@ -148,8 +149,7 @@ class ConvLayer(_ConvOptions):
                 extents.insert(grid.copied, 1)
                 P_x, workers = grid.input, grid.workers
             mode = "constant" if self.padding_mode == "zeros" else self.padding_mode
-            reader = BoxReader(name, P_x, workers, extents, wanted, mode)
-            self._read = reader if reader.repeats else reader.exchange
+            self._read = BoxReader(name, P_x, workers, extents, wanted, mode)
 
     def _read_by(self, sliding: Sliding) -> list[Interval]:
         """The intervals read along a dimension: whole blocks if at most their last elements meet no window.
@@ -236,6 +236,12 @@ class ConvLayer(_ConvOptions):
         result = self._convolved(input)
         _core.check_input_unmodified(type(self).__name__, input, result)
         return result
+
+    def beside_vote(self, args: tuple[object, ...], parameters: Sequence[torch.Tensor]) -> list[Applied]:
+        transported = self._transport.beside_vote(parameters)
+        if self._read is None or self._grid.copies:
+            return transported
+        return [(self._read.exchange.core, args[0]), *transported]
 
     def _convolved(self, input: torch.Tensor) -> torch.Tensor:
         grid = self._grid

@@ -16,6 +16,7 @@ from distdl.nn.base.precision import as_under_autocast
 from distdl.nn.windows.blocks import OUTPUT_BLOCKS, SPATIAL, Resizing, blocks_of_outputs
 from distdl.nn.windows.memory import check_memory
 from distdl.nn.windows.reader import BoxReader
+from distdl.operators.dispatch import Applied
 from distdl.partitions.boxes import Interval, block_intervals
 
 _MOST = 1 << 61  # the geometry multiplies both sizes, in 64 bits
@@ -132,8 +133,8 @@ class WindowLayer(ResizingLayer):
             _core.check_input_unmodified(type(self).__name__, input, first)
         return result
 
-    def first_exchange(self, args: tuple[object, ...]) -> tuple[_core.Primitive, torch.Tensor] | None:
-        return (self._read.exchange.core, args[0]) if self._read is not None else None
+    def beside_vote(self, args: tuple[object, ...], parameters: Sequence[torch.Tensor]) -> list[Applied]:
+        return [(self._read.exchange.core, args[0])] if self._read is not None else []
 
     def on_one_element(self, x: torch.Tensor) -> torch.Tensor:
         """Apply torch.nn's function to a one-element batch, to learn the result's dtype under autocast."""
