@@ -15,6 +15,7 @@ from distdl.models.function_module import whole_module
 from distdl.models.model import DistributedModel
 from distdl.models.operations.placement import Blocks, Placement
 from distdl.models.plan.exchanges import received_within, workers_of
+from distdl.models.plan.halo_choice import HALOS, chain_all
 from distdl.models.plan.memory import fullest_rank
 from distdl.models.plan.planning import Plan, PlanStep, Transfer
 from distdl.models.plan.requested import is_grid, requested_splits
@@ -23,6 +24,7 @@ from distdl.models.plan.training import Training
 from distdl.models.planned_model import PlannedModel, inputs_of, refuse_unplanned
 from distdl.models.svg import document, text
 from distdl.models.text_table import MIB, numbers, text_table
+from distdl.nn.base.options import check_choice
 from distdl.parameters.layout import current_kind
 from distdl.partitions.construction import PartitionLike, grid_of, is_partition
 from distdl.partitions.grid import Grid
@@ -127,6 +129,7 @@ def report(
     plan: Mapping[str, object] | None = None,
     fallback: str = "error",
     optimizer: str | float = "adam",
+    halos: str = "auto",
 ) -> Report:
     """Describe each operation of a model over partitions, for a call like the last; or of a model of torch, as planned.
 
@@ -140,6 +143,7 @@ def report(
         shape: the shape of the whole input, or a list of shapes or tensors, as for :func:`distdl.plans`.
         plan, fallback: as in :func:`distdl.distribute`.
         optimizer: as in :func:`distdl.plans`; layouts and autocast count likewise.
+        halos: as in :func:`distdl.distribute`, on one host: with "auto" each operation exchanges its halos.
 
     Raises:
         TypeError, ValueError: if an argument is not as described.
@@ -161,8 +165,11 @@ def report(
                 f"report: P_x has shape {list(grid.shape)}, but an input has shape {list(whole)}; the partition must "
                 "have as many dimensions as the input"
             )
+    check_choice("report", "halos", halos, HALOS)
     planned = PlannedModel(model, inputs, fallback)
     made, works = planned.for_request(grid, requested_splits(plan, model, grid))
+    if halos == "chain":
+        chain_all(made)
     timeline = fullest_rank(made, works, Training.of("report", current_kind(), optimizer))
     return _report(made, timeline.kept, timeline.fullest)
 

@@ -7,6 +7,7 @@ from torch.utils.checkpoint import checkpoint
 
 import distdl
 from distdl import _core
+from distdl.models.plan.halo_choice import HALOS
 from support.blocks import grid
 from support.distributed import assert_equal_models, assert_none, noise, off, partitions
 from support.ranks import job, together
@@ -150,6 +151,18 @@ def messages(halos, comm):
 def test_one_exchange_in_place_of_four(comm, halos, count):
     """On one host each convolution exchanges its halo by default."""
     assert together(messages(halos, comm)) == [[count, count]] * job.size
+
+
+@pytest.mark.parametrize("halos", HALOS)
+def test_the_report_of_a_plan(halos):
+    """It is that of the distributed model."""
+    split = [1, 1, job.size, 1]
+    with distdl.parameter_layout("replicated"):
+        ours = distdl.distribute(convolutions(3, 3, 3, 3), grid(P_world, split), halos=halos)
+        planned = distdl.report(convolutions(3, 3, 3, 3), split, (1, 2, 12 * job.size, 5), halos=halos)
+    ours(distdl.scatter(noise((1, 2, 12 * job.size, 5)), ours.P_x))
+    assert planned == distdl.report(ours)
+    assert (sum(row.overlap > 1 for row in planned.rows) > 0) == (halos == "chain" and job.size > 1)
 
 
 class Returned(torch.nn.Module):

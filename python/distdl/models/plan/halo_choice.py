@@ -29,7 +29,7 @@ def choose_halos(plan: Plan, halos: str, ranks: Grid, device: torch.device) -> N
         halos: "each": never; "chain": wherever they can; "auto": between hosts, where it is faster by estimate.
     """
     if halos == "chain":
-        _change(plan, HaloChains(plan).chained(0, len(plan.steps) - 1))
+        chain_all(plan)
     if halos != "auto" or not ranks.host_exchange().spans_hosts:
         return
     chains = HaloChains(plan)
@@ -37,6 +37,11 @@ def choose_halos(plan: Plan, halos: str, ranks: Grid, device: torch.device) -> N
         x = plan.steps[chains.exchanging[0]].node.inputs[0]
         works = works_of(plan.recording, next(filter(None, autocast().values()), None))
         chain_where_faster(plan, chains, measure(ranks, x.dtype, device), works)
+
+
+def chain_all(plan: Plan) -> None:
+    """Let steps exchange halos at once wherever they can."""
+    _change(plan, HaloChains(plan).chained(0, len(plan.steps) - 1))
 
 
 def chain_where_faster(plan: Plan, chains: HaloChains, machine: Machine, works: Mapping[Node, NodeWork]) -> None:

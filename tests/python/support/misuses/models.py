@@ -126,6 +126,7 @@ def rows() -> dict[str, Row]:
                 "plan": [Wrong(3, TypeError, "plan is a int")],
                 "fallback": [Wrong("no", ValueError, "fallback")],
                 "optimizer": [Wrong("adamant", ValueError, "adamant")],
+                "halos": [Wrong("all", ValueError, "halos")],
             },
             alone=True,
         ),
