@@ -1,0 +1,224 @@
+"""Times a training step on two ranks beside what else PyTorch offers for the same network, and compares gradients.
+
+mpiexec -n 2 python -m mpi4py benchmarks/alternatives.py
+
+Forward, backward and Adam in float32, with one thread a rank. *Memory* is by how much a step lets the process grow at
+its peak, on the rank that grows most. *Gradients* are compared with those of one process: the largest difference over
+the largest gradient.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from contestants import ROOT, Contestant, gloo
+from convolution import alone
+from mpi4py import MPI
+from peak import growth
+from report import Row, machine, save
+from resnet import SequentialResNet18
+from steps import Text, fno
+from timing import measure
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Shard, distribute_module, distribute_tensor
+from torch.distributed.tensor.experimental import implicit_replication
+from torch.nn.parallel import DistributedDataParallel
+from unet import SequentialUNet3d
+
+import distdl
+
+HEADER = f"{'':40}{'ms':>9}{'/ 1 thread':>12}{'MiB':>9}{'gradients':>12}"
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network, its input as a whole, and the dimension of space or of the sequence."""
+
+    name: str
+    make: Callable[[], torch.nn.Module]
+    x: Callable[[], Tensor]
+    dim: int
+
+
+NETWORKS = [
+    Network("ResNet-18, 4 x 3 x 256 x 256", SequentialResNet18, lambda: torch.randn(4, 3, 256, 256), 2),
+    Network("3-d U-Net, 2 x 1 x 64 cubed", SequentialUNet3d, lambda: torch.randn(2, 1, 64, 64, 64), 2),
+    Network("FNO, 2 x 2 x 256 squared", lambda: fno.in_one_process().float(), lambda: torch.randn(2, 2, 256, 256), 2),
+    Network("GPT, 4 layers of 256, 2 x 512 tokens", lambda: Text(256, 256, 8, 4, 512),
+            lambda: torch.randint(256, (2, 512)), 1),
+]  # fmt: skip
+
+
+class MeanSquare(torch.nn.Module):
+    """A network with a loss."""
+
+    def __init__(self, network: torch.nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The mean over all elements of the result."""
+        loss: Tensor = self.network(x).square().mean()
+        return loss
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a network is trained on this rank.
+
+    Attributes:
+        model: the network with the loss, on this rank.
+        x: its input on this rank.
+        gradients: the whole gradients, by name, on the first rank at least.
+        setting: around each step.
+        computes: False if another rank computes alone.
+    """
+
+    model: torch.nn.Module
+    x: Tensor
+    gradients: Callable[[torch.nn.Module], dict[str, Tensor]]
+    setting: Callable[[], AbstractContextManager[object]] = nullcontext
+    computes: bool = True
+
+
+def plain(model: torch.nn.Module) -> dict[str, Tensor]:
+    """The gradients of a model whose parameters are wholes."""
+    return {name.removeprefix("module."): p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+def of_dtensors(model: torch.nn.Module) -> dict[str, Tensor]:
+    """The gradients of a model whose parameters are torch's DTensors."""
+    return {name: grad.full_tensor() if isinstance(grad, DTensor) else grad for name, grad in plain(model).items()}
+
+
+def ways(network: Network, comm: MPI.Intracomm) -> dict[str, Callable[[torch.nn.Module, Tensor], Way]]:
+    """What makes each way, of a copy of the network and the whole input."""
+    P = distdl.Partition(comm)
+
+    def sequential(threads: int, model: torch.nn.Module, x: Tensor) -> Way:
+        return Way(model, x, plain, partial(alone, comm, threads), computes=comm.rank == ROOT)
+
+    def ours(dim: int, model: torch.nn.Module, x: Tensor) -> Way:
+        P_x = P.create_cartesian_topology_partition([comm.size if d == dim else 1 for d in range(x.dim())])
+        block = x.chunk(comm.size, dim)[comm.rank].clone()
+        return Way(distdl.distribute(model, P_x), block, distdl.sequential_gradients)
+
+    def ddp(model: torch.nn.Module, x: Tensor) -> Way:
+        return Way(DistributedDataParallel(model), x.chunk(comm.size)[comm.rank].clone(), plain)
+
+    def fsdp(model: torch.nn.Module, x: Tensor) -> Way:
+        fully_shard(model, mesh=init_device_mesh("cpu", (comm.size,)))
+        return Way(model, x.chunk(comm.size)[comm.rank].clone(), of_dtensors)
+
+    def dtensor(model: torch.nn.Module, x: Tensor) -> Way:
+        mesh = init_device_mesh("cpu", (comm.size,))
+        block = distribute_tensor(x, mesh, [Shard(network.dim)])
+        return Way(distribute_module(model, mesh), block, of_dtensors, implicit_replication)
+
+    return {
+        "torch.nn, 1 thread": partial(sequential, 1),
+        "torch.nn, 2 threads": partial(sequential, 2),
+        "distdl, space or sequence in two": partial(ours, network.dim),
+        "distdl, batch in two": partial(ours, 0),
+        "DTensor, space or sequence in two": dtensor,
+        "DDP, batch in two": ddp,
+        "FSDP2, batch in two": fsdp,
+    }
+
+
+def step_of(way: Way) -> Callable[[], Tensor]:
+    """A step of training."""
+    optimizer = torch.optim.Adam(way.model.parameters(), 1e-6)
+
+    def step() -> Tensor:
+        optimizer.zero_grad()
+        loss: Tensor = way.model(way.x)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step if way.computes else lambda: way.x
+
+
+def difference(way: Way, expected: dict[str, Tensor]) -> float:
+    """The largest difference of a gradient in a first step, over the largest gradient."""
+    with way.setting():
+        way.model(way.x).backward()
+    found = way.gradients(way.model)
+    largest = max(float(grad.abs().max()) for grad in expected.values())
+    return max((float((grad - expected[name]).abs().max()) for name, grad in found.items()), default=0) / largest
+
+
+def rows_of(network: Network, comm: MPI.Intracomm, seconds: float) -> Iterator[Row]:
+    """A row for each way; one that raises says why."""
+    torch.manual_seed(0)
+    original, x = MeanSquare(network.make()), network.x()
+    twin = copy.deepcopy(original)
+    twin(x).backward()
+    expected, runs, rows = plain(twin), list[Contestant](), list[Row]()
+    for name, make in ways(network, comm).items():
+        problem, off = "", 0.0
+        try:
+            way = make(copy.deepcopy(original), x)
+            off = difference(way, expected)
+        except Exception as error:
+            problem = f"{type(error).__name__}: {str(error).strip()}".splitlines()[0]
+        problem, off = max(comm.allgather(problem)), max(comm.allgather(off))
+        if problem:
+            rows.append({"network": network.name, "way": name, "problem": problem})
+            continue
+        runs.append(Contestant(name, step_of(way), setting=way.setting))
+        rows.append({"network": network.name, "way": name, "off": off})
+    times = dict(zip((run.name for run in runs), np.median(measure(runs, comm, 100, seconds, 1), axis=1), strict=True))
+    for run in runs:
+        distdl.memory.empty_pool()
+        comm.Barrier()
+        with run.setting():
+            grown = max(comm.allgather(growth(run.run)[0]))
+        next(row for row in rows if row["way"] == run.name).update(seconds=float(times[run.name]), grown=grown)
+    yield from ({**row, "ratio": row["seconds"] / rows[0]["seconds"]} if "seconds" in row else row for row in rows)
+
+
+def line(row: Row) -> str:
+    """A row as it is printed."""
+    name = f"{'  ' + row['way']:40}"
+    if "problem" in row:
+        return f"{name} {row['problem'][:120]}"
+    return f"{name}{1e3 * row['seconds']:9.0f}{row['ratio']:12.2f}{row['grown'] / 2**20:9.0f}{row['off']:12.1e}"
+
+
+def main() -> None:
+    """Print each row as soon as it is known, write all of them."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=40.0, help="for each network, about (default: %(default)s)")
+    parser.add_argument("--only", default="", metavar="TEXT", help="networks whose names have it")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
+    options = parser.parse_args()
+    comm, rows = MPI.COMM_WORLD, list[Row]()
+    torch.set_num_threads(1)
+    if comm.rank == ROOT:
+        print(HEADER, "-" * len(HEADER), sep="\n")
+    with gloo(comm):
+        for network in (each for each in NETWORKS if options.only in each.name):
+            if comm.rank == ROOT:
+                print(network.name, flush=True)
+            for row in rows_of(network, comm, options.seconds):
+                rows.append(row)
+                if comm.rank == ROOT:
+                    print(line(row), flush=True)
+    if comm.rank == ROOT and options.json:
+        save({"machine": machine(), "alternatives": rows}, options.json)
+
+
+if __name__ == "__main__":
+    main()
