@@ -107,3 +107,51 @@ def test_what_travels_beside_a_vote(comm, kind, seed):
             assert_none([off(distdl.gather(x.grad, P), whole.grad)])
     call = ((x,), {}) if isinstance(ours, distdl.DistributedModel) else x
     assert together(len(ours.beside_vote((call,), ours.voted_parameters()))) == [beside] * job.size
+
+
+class Counted(torch.nn.Module):
+    """A parametrization with another value in each use."""
+
+    uses = 0
+
+    def forward(self, weight):
+        self.uses += 1
+        return weight * self.uses
+
+
+@pytest.mark.parametrize("comm", [_core.SEVERAL_HOSTS], indirect=True)
+@pytest.mark.parametrize("layout", LAYOUT_KINDS)
+def test_a_weight_that_is_computed_in_each_use(comm, layout):
+    """All ranks use the same value."""
+    torch.manual_seed(0)
+    with distdl.parameter_layout(layout):
+        layer = distdl.nn.DistributedConv2d(grid(distdl.Partition(comm), [1, 1, job.size, 1]), 1, 1, 1, bias=False)
+    torch.nn.utils.parametrize.register_parametrization(layer, "weight", Counted(), unsafe=True)
+    for _ in range(4):
+        values = together(layer(torch.ones(1, 1, 2, 2))[0, 0, 0, 0].item())
+        assert len({*values}) == 1
+
+
+class InOtherPrecision(torch.nn.Module):
+    """Two convolutions, perhaps of other dtypes."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = chain()[:2]
+
+    def forward(self, x):
+        return self.second(self.first(x).to(self.second.weight.dtype))
+
+
+@pytest.mark.parametrize("comm", [_core.SEVERAL_HOSTS], indirect=True)
+def test_a_model_that_is_converted_in_part(comm):
+    torch.manual_seed(0)
+    model, P = InOtherPrecision(), grid(distdl.Partition(comm), [1, 1, job.size, 1])
+    ours = distdl.distribute(copy.deepcopy(model), P)
+    whole = noise((1, 2, 3 * job.size, 4))
+    for dtype in (torch.double, torch.float, torch.double):
+        for each in (model, ours):
+            each.get_submodule("second").to(dtype)
+        for _ in range(3):
+            y = ours(distdl.scatter(whole, P))
+            assert_none([off(distdl.gather(y.detach(), P), model(whole), 1e-6)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import ClassVar
 
 import torch
@@ -166,7 +167,7 @@ class Layer(VotedLayer):
                 key = draw_key()
                 key = key if self.grid.rank == 0 else 0
             if agreement.spans_hosts and self._distdl_is_setup:
-                with torch.no_grad():
+                with suppress(Exception), torch.no_grad():  # the call itself meets the reason, and says it better
                     beside = self.beside_vote(args, parameters)
         except Exception as error:  # of an argument, or of an option with a bad value
             deleted = isinstance(error, AttributeError)  # a parameter, perhaps deleted by a parametrization

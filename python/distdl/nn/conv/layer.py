@@ -238,10 +238,12 @@ class ConvLayer(_ConvOptions):
         return result
 
     def beside_vote(self, args: tuple[object, ...], parameters: Sequence[torch.Tensor]) -> list[Applied]:
-        transported = self._transport.beside_vote(parameters)
-        if self._read is None or self._grid.copies:
-            return transported
-        return [(self._read.exchange.core, args[0]), *transported]
+        beside = list[Applied]()
+        if self._read is not None and not self._grid.copies:
+            beside.append((self._read.exchange.core, args[0]))
+        if "parametrizations" not in self._modules:  # which compute weights in each use, perhaps with random numbers
+            beside += self._transport.beside_vote(parameters)
+        return beside
 
     def _convolved(self, input: torch.Tensor) -> torch.Tensor:
         grid = self._grid
