@@ -68,9 +68,10 @@ def distribute(
             partitions. Tensors without a partition are split as P_x says if they have as many dimensions as P_x, and
             are whole on every rank if they have fewer.
         values: for models that look at the values of a tensor, such as ``if x.max() > 5``, ``x.item()`` or
-            ``x.nonzero()``: "refuse" raises, "agree" lets the values of each call decide, on all ranks alike. The model
-            is recorded once for each outcome, and a call whose outcome is another one than in the call before computes
-            again what comes before the look. So it suits conditions and small numbers.
+            ``x.nonzero()``: "refuse" raises, unless buffers alone determine the values; "agree" lets the values of each
+            call decide, on all ranks alike. The model is recorded once for each outcome, and a call whose outcome is
+            another one than in the call before computes again what comes before the look. So it suits conditions and
+            small numbers.
         halos: how convolutions of split images receive what they read of other blocks: with "each", each of them
             exchanges its halo. With "chain", the first of several receives the halo of all of them, and workers compute
             the overlap of their results more than once. "auto" does so where it is much faster by estimate, between

@@ -36,6 +36,8 @@ from distdl.partitions.comparison import compared_once, gather_or_raise
 from distdl.partitions.grid import Grid
 from distdl.progress_bars import ProgressBar
 
+_AGREE = 'with values="agree" the values of each call decide'
+
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
@@ -58,7 +60,7 @@ class ProgramBuilder:
         grid: the workers, as P_x says.
         requested: grids and words of modules, by patterns of their names.
         fallback, as_sequential: the options of :func:`distdl.distribute`.
-        agrees: whether the model may look at values, whose outcomes in a call all ranks then agree on.
+        agrees: whether the model may look at all values, and not only at those of buffers. All ranks agree on outcomes.
         halos: the option of :func:`distdl.distribute`.
     """
 
@@ -155,25 +157,18 @@ class ProgramBuilder:
             self._observe(recordings[0], nodes, buffers)
         return recordings[0]
 
-    def _with_looks(self, record: Callable[[Looks | None], Recording], outcomes: Sequence[object]) -> Recording:
-        """A recording of a model, which may look at values where `agrees` says so."""
-        if not self.agrees:
-            with advising('with values="agree" the values of each call decide'):
-                return record(None)
-        with advising():
-            return self._with_outcomes(record, outcomes)
-
-    def _with_outcomes(self, record: Callable[[Looks | None], Recording], outcomes: Sequence[object]) -> Recording:
+    def _with_looks(self, record: Callable[[Looks], Recording], outcomes: Sequence[object]) -> Recording:
         """A recording of a model that may look at values, without guesses if these lead to an exception."""
         while True:
-            looks = Looks(outcomes, self._guesses, self._looks_at_masks)
+            looks = Looks(outcomes, self._guesses, self._looks_at_masks, self.agrees)
             try:
-                return record(looks)
+                with advising("" if self.agrees else _AGREE):
+                    return record(looks)
             except Exception as error:
                 if self._guesses and looks.has_guessed:
                     self._guesses = False
                 elif isinstance(error, NotImplementedError) and not self._looks_at_masks:
-                    self._looks_at_masks = True
+                    self._looks_at_masks, outcomes = True, ()  # which are of other looks
                 else:
                     raise
 

@@ -179,3 +179,67 @@ def test_calls_in_another_order_on_each_rank(P_world):
         expected.sum().backward()
         assert torch.allclose(y, expected)
         assert all(torch.allclose(gradients[name], own.grad) for name, own in model.named_parameters())
+
+
+# Buffers
+
+
+class ByBuffers(torch.nn.Module):
+    """Looks at buffers: selects by a mask, as the Well's ReFNO does, and chooses by a number and in a text."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mask", torch.tensor([True, False, True, True, False, False]))
+        self.register_buffer("times", torch.tensor(2))
+        self.scale = torch.nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, x):
+        y = torch.masked_select(x, self.mask[None]).reshape(x.shape[0], self.mask.sum())
+        for _ in range(self.times):
+            y = y.cumsum(1) * self.scale
+        x = x.clone()
+        x[:, self.mask] = y
+        return (x if bool(self.mask.any()) and "2" in f"{self.times}" else 2 * x,)
+
+
+def test_buffers_decide_until_they_are_written(P_world):
+    torch.manual_seed(0)
+    model, x = ByBuffers(), torch.rand(2, 6)
+    P_x = grid(P_world, [1, job.size])
+    ours = distdl.distribute(model, P_x)
+    for times, rolled in ((2, 0), (3, 1), (2, 1)):
+        for each in (model, ours.module):
+            each.times.fill_(times)
+            each.mask.copy_(ByBuffers().mask.roll(rolled))
+        (result,) = distdl.gather(ours(distdl.scatter(x, P_x)), ours.output_partition)
+        if job.rank == 0:
+            assert torch.allclose(result, model(x)[0])
+
+
+class ByItsParameter(ByBuffers):
+    """Looks at a parameter."""
+
+    def forward(self, x):
+        return x if self.scale > self.times else 2 * x
+
+
+class ByItsInput(ByBuffers):
+    """Selects by an input."""
+
+    def forward(self, x):
+        return x[x[0] > self.times].reshape(-1)
+
+
+class ByChance(ByBuffers):
+    """Draws random numbers like a buffer."""
+
+    def forward(self, x):
+        return x if torch.rand_like(self.times, dtype=torch.float) > 0.5 else 2 * x
+
+
+@pytest.mark.parametrize("kind", [ByItsParameter, ByItsInput, ByChance])
+def test_other_values_beside_buffers_are_refused(P_world, kind):
+    P_x = grid(P_world, [1, job.size])
+    ours = distdl.distribute(kind(), P_x)
+    x = distdl.scatter(torch.rand(6, 6), P_x)
+    raises_everywhere(NotImplementedError, 'values="agree"', lambda: ours(x), seconds=20.0)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import replace
 
 import torch
 
-from distdl.models.capture.known_values import KnownValues, really, undrawn
+from distdl.models.capture.known_values import KnownValues
 from distdl.models.capture.recording import Node, Recording, Value
 from distdl.models.capture.tensors import RecordedTensors
 from distdl.torch_compat.trees import tree_map_only
@@ -38,7 +37,7 @@ class KeptTables:
         if (constant := self._known.of_tensor(tensor)) is not None:
             return tensors.new(tensor, constant=constant)
         last = self._tensors.known(tensor)
-        nodes, sources = self._computation(last)
+        nodes, sources = self._known.computation(last)
         if last is None or sources is None:
             return None
         values = {}
@@ -59,25 +58,8 @@ class KeptTables:
 
     def sources(self, tensor: torch.Tensor) -> list[str] | None:
         """The names of the parameters and buffers on which a tensor depends; None if it depends on other things."""
-        sources = self._computation(self._tensors.known(tensor))[1]
+        sources = self._known.computation(self._tensors.known(tensor))[1]
         return None if sources is None else [source.name for source in sources if source.name]
-
-    def _computation(self, last: Value | None) -> tuple[list[Node], list[Value] | None]:
-        """The nodes that compute a value, in order, and what they read; None if that is not known before a call."""
-        if last is None:
-            return [], None
-        calls, sources, pending = dict[Node, None](), dict[Value, None](), [last]
-        while pending:
-            value = pending.pop()
-            node = self._recording.producer(value)
-            if self._known.of(value) is not None or value.name:
-                sources[value] = None
-            elif node is None or node.buffers or really(_draws, (node,), {}):
-                return [], None
-            elif node not in calls:
-                calls[node] = None
-                pending += node.inputs
-        return [node for node in self._recording.nodes if node in calls], [*sources]
 
 
 def _recomputed(node: Node, values: dict[Value, Value], records: bool) -> Node:
@@ -90,18 +72,3 @@ def _recomputed(node: Node, values: dict[Value, Value], records: bool) -> Node:
         node, args=args, kwargs=kwargs, results=results, written=written, parameters=parameters, underived=underived,
         records_gradients=records and node.records_gradients, checkpoint=0,
     )  # fmt: skip
-
-
-def _draws(node: Node) -> bool:
-    """Whether a node draws random numbers."""
-    if not node.inputs:
-        return True  # its values would be known
-    if isinstance(node.target, torch.nn.Module):
-        return node.module.training and "ropout" in type(node.module).__name__
-    zeros = [torch.zeros_like(value.empty(torch.device("cpu"))) for value in node.arguments]
-
-    def call() -> None:
-        with contextlib.suppress(Exception):  # zeros may be no values that the function takes
-            node.as_function()(*zeros)
-
-    return undrawn(call)[1]

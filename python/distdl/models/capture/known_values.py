@@ -8,20 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
-import gc
-import inspect
 import math
-import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from types import CodeType, FrameType, FunctionType
-from typing import TypeVar, cast
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 import torch
 
 from distdl.models.capture.looks import Looks
-from distdl.models.capture.recording import Arguments, Function, Options, Recording, Value
+from distdl.models.capture.recording import Arguments, Function, Node, Options, Recording, Value
 from distdl.models.capture.refused_looks import OF_VALUES, TEXT, UnknownValuesError
 from distdl.models.capture.source_line import source_line
 from distdl.models.capture.tensors import RecordedTensors
@@ -40,7 +35,6 @@ _WITH_SIZES = {
     "split", "tile", "unflatten", "view",
 }  # fmt: skip
 """Functions that take tensors with a single number as sizes."""
-_CACHED_BY_CODE: dict[CodeType, bool] = {}
 
 
 class KnownValues:
@@ -49,7 +43,7 @@ class KnownValues:
     Args:
         tensors: the tensors of the recording, while it is made.
         buffers: of the model, by name; those that it writes do not count.
-        looks: finds the outcomes of looks at other values; None without.
+        looks: finds the outcomes of looks at other values, or of buffers alone; None without.
     """
 
     def __init__(
@@ -78,8 +72,8 @@ class KnownValues:
             return function(args[0], *own, **named)
         if key in ("getitem", "setitem") and (index := self._with_numbers(args[1])) is not args[1]:
             return function(args[0], index, *args[2:])
-        looks_at_masks = self._looks is not None and self._looks.at_masks
-        if key == "masked_select" and len(args) == 2 and (looks_at_masks or self._known_mask(args[1]) is not None):
+        is_selection = key == "masked_select" and len(args) == 2
+        if is_selection and (self._may_look_at_mask(args[1]) or self._known_mask(args[1]) is not None):
             x, mask = torch.broadcast_tensors(*args)
             if (places := self._numbers_of(mask)) is not None:
                 return x[places]
@@ -94,13 +88,13 @@ class KnownValues:
             return result
         if (repeats := self.of_tensor(args[1])) is not None:
             return function(*args, **kwargs, output_size=int(really(repeats.sum, (), {})))
-        return result if self._looks is None else function(*args, **kwargs, output_size=int(args[1].sum()))
+        return function(*args, **kwargs, output_size=int(args[1].sum())) if self._may_look_at(args[1]) else result
 
     def _is_size(self, x: object) -> bool:
         """Whether an argument is a tensor with a single whole number, which is known or may be looked at."""
         if not isinstance(x, torch.Tensor) or x.dim() or x.is_floating_point():
             return False
-        return self._looks is not None or self.of_tensor(x) is not None
+        return self.of_tensor(x) is not None or self._may_look_at(x)
 
     def _text(self, function: Function, name: str, args: Arguments, kwargs: dict[str, object]) -> object:
         """The text of a tensor.
@@ -112,7 +106,7 @@ class KnownValues:
         if result is not NotImplemented:
             return result
         use = use_of_text()
-        if use is Use.MESSAGE or (use is Use.RAISED and self._looks is None):
+        if use is Use.MESSAGE or (use is Use.RAISED and not self._may_look_at(args)):
             return text_without_values(args[0])
         outcome = self._outcome(TEXTS[name], args, {})
         if outcome is NotImplemented:
@@ -122,10 +116,32 @@ class KnownValues:
     def _outcome(self, function: Function, args: Arguments, kwargs: dict[str, object]) -> object:
         """The outcome of a look at values of this call; NotImplemented if they may not be looked at."""
         has_tensors = any(isinstance(leaf, FakeTensor) for leaf in tree_flatten((args, kwargs))[0])
-        if self._looks is None or self._tensors is None or not has_tensors:
+        if self._looks is None or self._tensors is None or not (has_tensors and self._may_look_at((args, kwargs))):
             return NotImplemented
         outcome = self._looks.outcome(self._tensors, function, args, kwargs)
         return really(copy.deepcopy, (outcome,), {})  # the model may change it
+
+    def _may_look_at(self, arguments: object) -> bool:
+        """Whether calls may look at the tensors among arguments: in any case at those that buffers alone determine."""
+        if self._looks is None or self._looks.at_all_values:
+            return self._looks is not None
+        return all(self._is_of_buffers(x) for x in tree_flatten(arguments)[0] if isinstance(x, FakeTensor))
+
+    def _may_look_at_mask(self, part: torch.Tensor) -> bool:
+        looks_at_masks = self._looks is not None and self._looks.at_masks
+        return looks_at_masks and part.dtype == torch.bool and part.dim() > 0 and self._may_look_at(part)
+
+    def _is_of_buffers(self, tensor: torch.Tensor) -> bool:
+        """Whether only constants and buffers, before the call writes into them, determine a tensor."""
+        assert self._tensors is not None
+        try:
+            value = self._tensors.value(tensor)
+        except NotImplementedError:
+            return False
+        nodes, sources = self.computation(value)
+        if sources is None or any(each.name for node in nodes for each in node.written):
+            return False
+        return not any(isinstance(self._tensors.tensor_of(source), torch.nn.Parameter) for source in sources)
 
     def call(self, function: Function, args: Arguments, kwargs: dict[str, object]) -> object:
         """The result of a call of tensors with known values; NotImplemented if any is unknown."""
@@ -152,13 +168,13 @@ class KnownValues:
         if (mask := self._known_mask(part)) is not None:
             return really(mask.nonzero, (), {"as_tuple": True})
         if isinstance(part, torch.Tensor) and not part.dim() and part.dtype in _WHOLE_NUMBERS:
-            return (int(part),) if self._looks is not None or self.of_tensor(part) is not None else None
-        if self._looks is None:
-            return None
+            return (int(part),) if self._is_size(part) else None
         if isinstance(part, slice) and any(isinstance(end, torch.Tensor) for end in (part.start, part.stop)):
             ends = part.start, part.stop, part.step
+            if not self._may_look_at(ends):
+                return None
             return (slice(*(int(end) if isinstance(end, torch.Tensor) else end for end in ends)),)
-        if not self._looks.at_masks or not isinstance(part, torch.Tensor) or part.dtype != torch.bool or not part.dim():
+        if not isinstance(part, torch.Tensor) or not self._may_look_at_mask(part):
             return None
         return part.nonzero(as_tuple=True)
 
@@ -213,6 +229,23 @@ class KnownValues:
         results = own[:1] if node.key == "setitem" else tree_flatten(result)[0]
         return [each for each in results if isinstance(each, torch.Tensor)][node.outputs.index(value)].detach()
 
+    def computation(self, last: Value | None) -> tuple[list[Node], list[Value] | None]:
+        """The nodes that compute a value, in order, and what they read; None if that is not known before a call."""
+        if last is None:
+            return [], None
+        calls, sources, pending = dict[Node, None](), dict[Value, None](), [last]
+        while pending:
+            value = pending.pop()
+            node = self._recording.producer(value)
+            if self.of(value) is not None or value.name:
+                sources[value] = None
+            elif node is None or node.buffers or really(_draws, (node,), {}):
+                return [], None
+            elif node not in calls:
+                calls[node] = None
+                pending += node.inputs
+        return [node for node in self._recording.nodes if node in calls], [*sources]
+
 
 def really(function: Callable[..., Result], args: Arguments, kwargs: Options) -> Result:
     """The result of a call with values, of which no recorder knows."""
@@ -231,44 +264,16 @@ def undrawn(call: Callable[[], Result]) -> tuple[Result, bool]:
         torch.set_rng_state(before)
 
 
-def is_kept_by_a_function(args: Arguments, kwargs: dict[str, object]) -> bool:
-    """Whether a call of tensors with values, or of none, stands in a function that keeps its results."""
-    if any(isinstance(leaf, FakeTensor) for leaf in tree_flatten((args, kwargs))[0]):
-        return False
-    return any(map(_is_cached, _frames()))
+def _draws(node: Node) -> bool:
+    """Whether a node draws random numbers."""
+    if not node.inputs:
+        return True  # its values would be known
+    if isinstance(node.target, torch.nn.Module):
+        return node.module.training and "ropout" in type(node.module).__name__
+    zeros = [torch.zeros_like(value.empty(torch.device("cpu"))) for value in node.arguments]
 
+    def call() -> None:
+        with contextlib.suppress(Exception):  # zeros may be no values that the function takes
+            node.as_function()(*zeros)
 
-def _frames() -> Iterator[FrameType]:
-    """The frames of the model's functions, up to its innermost module."""
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None and frame.f_code.co_name not in ("forward", "_wrapped_call_impl"):
-        yield frame
-        frame = frame.f_back
-
-
-def _is_cached(frame: FrameType) -> bool:
-    code = frame.f_code
-    arguments = [frame.f_locals.get(name) for name in code.co_varnames[: code.co_argcount]]
-    if any(isinstance(argument, torch.Tensor | list | dict) for argument in arguments):
-        return False  # no keys of a table
-    if code not in _CACHED_BY_CODE:
-        _CACHED_BY_CODE[code] = any(isinstance(user, functools._lru_cache_wrapper) for user in _users(frame))
-    return _CACHED_BY_CODE[code]
-
-
-def _users(frame: FrameType) -> Iterator[object]:
-    """Objects that hold the function of a frame: where its name leads, or else (slow) of all objects."""
-    code, holder = frame.f_code, cast(object, frame)
-    path = getattr(code, "co_qualname", "")  # from Python 3.11 on
-    for place, name in enumerate(path.split(".")):
-        holder = inspect.getattr_static(holder, name, None) if place else frame.f_globals.get(name)
-    if isinstance(holder, classmethod | staticmethod):
-        holder = holder.__func__
-    if holder is not None:
-        yield from (holder, getattr(holder, "__wrapped__", None))
-        for cell in getattr(holder, "__closure__", None) or ():
-            with contextlib.suppress(ValueError):  # of an empty cell
-                yield cell.cell_contents
-        return
-    functions = [each for each in gc.get_referrers(code) if isinstance(each, FunctionType)]
-    yield from (user for function in functions for user in gc.get_referrers(function))
+    return undrawn(call)[1]

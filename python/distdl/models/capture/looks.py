@@ -31,10 +31,13 @@ class Looks:
         guesses: whether a look is expected to have the outcome of an earlier one on the same line. So a model whose
             layers all look is not recorded once for each layer.
         at_masks: whether masks are looked at, so that the number of the elements that they select is known.
+        at_all_values: whether looks are made at all values, and not only at those that buffers alone determine.
     """
 
-    def __init__(self, outcomes: Sequence[object] = (), guesses: bool = True, at_masks: bool = False) -> None:
-        self._outcomes, self._guesses, self.at_masks = outcomes, guesses, at_masks
+    def __init__(
+        self, outcomes: Sequence[object] = (), guesses: bool = True, at_masks: bool = False, at_all_values: bool = True
+    ) -> None:
+        self._outcomes, self._guesses, self.at_masks, self.at_all_values = outcomes, guesses, at_masks, at_all_values
         self.made: list[Look] = []
 
     def begin(self) -> list[Look]:

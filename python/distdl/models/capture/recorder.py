@@ -19,6 +19,7 @@ from distdl.models.capture.attention_by_heads import attention_by_heads
 from distdl.models.capture.checkpoints import Checkpoints
 from distdl.models.capture.decompositions import INLINED, SPLITTING, decomposition, inlined, split_calls, with_values
 from distdl.models.capture.elementwise import ELEMENTWISE, MASKING
+from distdl.models.capture.function_caches import is_kept_by_a_function
 from distdl.models.capture.functions import (
     WITHOUT_VALUES,
     asks_again_for_gradients,
@@ -29,7 +30,7 @@ from distdl.models.capture.functions import (
 )
 from distdl.models.capture.interception import FunctionClass, apply_of, end_of_apply, intercepted_calls
 from distdl.models.capture.kept_tables import KeptTables
-from distdl.models.capture.known_values import KnownValues, is_kept_by_a_function, really
+from distdl.models.capture.known_values import KnownValues, really
 from distdl.models.capture.layers_of_functions import layer_of
 from distdl.models.capture.looks import Looks
 from distdl.models.capture.memory_order import with_real_strides
@@ -135,8 +136,7 @@ class Recorder(TorchFunctionMode):
                 return inlined(func)(*args, **kwargs)
             if (replacement := decomposition(func, key)) is not None:
                 return replacement(*args, **kwargs)
-        plain = without_template(key, args, kwargs)
-        if plain is not None:
+        if (plain := without_template(key, args, kwargs)) is not None:
             func, args, kwargs = plain[0], plain[1], dict(plain[2])
             key = key_of(func)
         return self._call(func, key, func, args, kwargs)

@@ -21,7 +21,7 @@ from distdl.torch_compat.trees import tree_flatten, tree_map_only
 
 UNKNOWN_NUMBER = (
     "their number is not known before the model runs; functions of each element, sums, means and losses are known, "
-    "and mask.sum() is the number. Elsewhere use torch.where(mask, x, other)"
+    'and mask.sum() is the number. Elsewhere use torch.where(mask, x, other), or distribute(..., values="agree")'
 )
 
 
