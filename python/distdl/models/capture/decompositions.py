@@ -8,6 +8,7 @@ from types import FunctionType
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from distdl.models.capture.recording import Arguments, Function, Options
 from distdl.torch_compat.operators import assert_async
@@ -157,12 +158,50 @@ def masked_scatter(input: torch.Tensor, mask: torch.Tensor, source: torch.Tensor
     return torch.where(mask, source.flatten()[numbers].view(shape), input).contiguous()
 
 
+def istft(
+    input: torch.Tensor,
+    n_fft: int,
+    hop_length: int | None = None,
+    win_length: int | None = None,
+    window: torch.Tensor | None = None,
+    center: bool = True,
+    normalized: bool = False,
+    onesided: bool | None = None,
+    length: int | None = None,
+    return_complex: bool = False,
+) -> torch.Tensor:
+    """``torch.istft`` of real signals: each frame is transformed, and the frames are added where they overlap."""
+    if return_complex:
+        raise NotImplementedError("istft with return_complex")
+    hop, win_length = hop_length or n_fft // 4, win_length or n_fft
+    window = torch.ones(win_length, dtype=input.real.dtype, device=input.device) if window is None else window
+    window = F.pad(window, ((n_fft - win_length) // 2, -((win_length - n_fft) // 2)))
+    frames, norm = input.transpose(-1, -2), "ortho" if normalized else "backward"
+    is_half = input.shape[-2] != n_fft if onesided is None else onesided
+    frames = torch.fft.irfft(frames, n_fft, norm=norm) if is_half else torch.fft.ifft(frames, norm=norm).real
+
+    def added(parts: torch.Tensor) -> torch.Tensor:
+        """The sum of frames (N, frames, n_fft), each of which begins a hop after the one before."""
+        whole = n_fft + hop * (parts.shape[1] - 1)
+        signal = F.fold(parts.transpose(1, 2), (1, whole), (1, n_fft), stride=(1, hop)).flatten(1)
+        start = n_fft // 2 if center else 0
+        end = whole - start if length is None else start + length
+        return signal[:, start : min(end, whole)]
+
+    batch, count = frames.shape[:-2], frames.shape[-2]
+    weights = added((window * window).expand(1, count, n_fft))
+    assert_async((weights.abs() > 1e-11).all(), "istft: the windows are zero at some place of the signal")
+    signal = added((frames * window).reshape(-1, count, n_fft)) / weights
+    return F.pad(signal, (0, max(0, (length or 0) - signal.shape[1]))).reshape(*batch, -1)
+
+
 DECOMPOSITIONS: dict[str, Function] = {
     "cov": cov,
     "corrcoef": corrcoef,
     "meshgrid": meshgrid,
     "broadcast_tensors": broadcast_tensors,
     "gaussian_nll_loss": gaussian_nll_loss,
+    "istft": istft,
     "masked_scatter": masked_scatter,
 }
 """Replacements for functions that have several results of different tensors, or look at values."""

@@ -5,6 +5,11 @@ import torch
 from support.rules.functions import IMAGES
 from support.splitting import numbers
 
+
+def spectra(x):
+    return torch.stft(x, 4, 1, window=torch.hann_window(4).double(), return_complex=True)
+
+
 COMPLEX = {
     "view_as_complex": (lambda x: torch.view_as_complex(x.reshape(4, 4, 3, 5, 2)), IMAGES),
     "view_as_complex of others": (lambda x: torch.view_as_complex(torch.stack([x, x.exp()], -1)).angle(), IMAGES),
@@ -29,4 +34,9 @@ COMPLEX = {
     "fftfreq": (lambda x: x * torch.fft.fftfreq(5) + torch.fft.rfftfreq(9), IMAGES),
     "fft of two dimensions one by one": (lambda x: torch.fft.fft(torch.fft.fft(x, dim=2), dim=3).abs(), IMAGES),
     "stft": (lambda x: torch.stft(x, 4, window=torch.hann_window(4).double(), return_complex=True), (4, 16)),
+    "istft": (lambda x: torch.istft(spectra(x), 4, window=torch.hann_window(4).double(), length=16), (4, 16)),
+    "istft of a row": (lambda x: torch.istft(spectra(x[0]), 4, 1, window=torch.ones(4).double(), length=12), (4, 16)),
+    "istft of part of a frame": (lambda x: torch.istft(
+        torch.stft(x, 7, 2, 3, torch.hamming_window(3).double(), True, "constant", True, False, return_complex=True),
+        7, 2, 3, torch.hamming_window(3).double(), normalized=True), (4, 16)),
 }  # fmt: skip
