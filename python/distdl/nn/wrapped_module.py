@@ -51,6 +51,11 @@ class WrappedModule(Layer):
         kind = type(module).__name__
         refuse_lazy(name, module)
         refuse_distributed(name, module)
+        if sparse := [name for name, tensor in tensors_in_state(module).items() if tensor.layout is not torch.strided]:
+            raise TypeError(
+                f"{name}: {sparse[0]} of {kind} is sparse; register its indices and values instead, and multiply by "
+                "index_add, which can be split"
+            )
         modules = [part for _, part in module.named_modules(remove_duplicate=False) if tensors_in_state(part)]
         if self.needs_one_name and len(modules) > len(set(modules)):
             twice = next(part for i, part in enumerate(modules) if part in modules[:i])

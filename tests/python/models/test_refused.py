@@ -187,6 +187,22 @@ def test_what_to_write_in_place_of_shapes_that_values_say(function, words):
     raises_everywhere(NotImplementedError, words, lambda: ours(x), seconds=20.0)
 
 
+class Neighbors(torch.nn.Module):
+    """Adds the features of neighbors in a graph, which is a sparse matrix."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("edges", torch.eye(4).to_sparse())
+
+    def forward(self, x):
+        return torch.sparse.mm(self.edges, x)
+
+
+def test_sparse_tensors_of_a_state_are_refused():
+    P_x = grid(P_world, [1, job.size])
+    raises_everywhere(TypeError, "edges of Neighbors is sparse", lambda: distdl.distribute(Neighbors(), P_x))
+
+
 def test_mistakes_raise_on_all_ranks():
     P_x = grid(P_world, [1, 1, P_world.size, 1])
     raises_everywhere(ValueError, "fallback", lambda: distdl.distribute(Residual(), P_x, fallback="no"))
