@@ -68,7 +68,6 @@ REFUSED = {
     torch.nn.FractionalMaxPool2d: "fractional_max_pool2d",
     torch.nn.FractionalMaxPool3d: "fractional_max_pool3d",
     torch.nn.TripletMarginWithDistanceLoss: "triplet_margin_with_distance_loss",
-    torch.nn.CTCLoss: "ctc_loss looks at the values",
     torch.nn.AdaptiveLogSoftmaxWithLoss: "nonzero looks at the values",
 }
 """Classes that cannot be distributed, and words of the messages."""

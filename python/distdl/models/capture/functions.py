@@ -140,7 +140,15 @@ def _assert_async(input: torch.Tensor, assert_msg: str = "") -> torch.Tensor:
     return input.detach().clone()
 
 
-WITHOUT_VALUES: dict[str, Function] = {"_assert_async": _assert_async, "grouped_mm": _grouped_mm, **without_values}
+def _ctc_loss(log_probs: torch.Tensor, *_: object, reduction: str = "mean", **__: object) -> torch.Tensor:
+    """The shape of ``torch.nn.functional.ctc_loss``, which reads lengths."""
+    losses = log_probs.sum((0, -1))
+    return losses if reduction == "none" else losses.sum()
+
+
+WITHOUT_VALUES: dict[str, Function] = {
+    "_assert_async": _assert_async, "ctc_loss": _ctc_loss, "grouped_mm": _grouped_mm, **without_values,
+}  # fmt: skip
 """Functions to record in place of functions that torch cannot call without values, such as for some dtypes."""
 KEEPING_SIZES: dict[str, Function] = {f"fft_{name}": keeping_sizes(getattr(torch.fft, name)) for name in FUNCTIONS}
 """Functions to call in place of functions that keep an input of which the backward pass needs only the shape."""

@@ -186,6 +186,25 @@ def loss_of_rows(node: Node) -> Operation:
     return summed(node, shape, specs, part, range(n), False, lambda x: x / count)
 
 
+@rule_for("ctc_loss")
+def loss_of_sequences(node: Node) -> Operation:
+    """The batch, if it is a dimension of all tensors; each step goes over all classes and needs the step before it."""
+    each, how = _each(node)
+    scores, targets, *lengths = node.inputs
+    if len(scores.shape) < 3 or len(targets.shape) < 2 or len(lengths) < 2:
+        return local(node, [whole(value) for value in node.inputs], range(len(node.outputs[0].shape)))
+    specs: list[InputSpec] = [(None, Sharded(0), None), (Sharded(0), None), same(1), same(1)]
+    if how == "none":
+        return local(node, specs)
+    count = scores.shape[1] if how == "mean" else 1
+
+    def part(*inputs: torch.Tensor) -> torch.Tensor:
+        losses = each(*inputs)
+        return (losses / inputs[3].clamp(min=1).to(losses) if how == "mean" else losses).sum(0, keepdim=True)
+
+    return summed(node, scores.shape[1:2], specs, part, [0], False, lambda x: x / count)
+
+
 @rule_for("cross_entropy", "nll_loss")
 def loss_of_classes(node: Node) -> Operation:
     """Any dimension; classes, if they are in blocks. The workers' sums of losses and of weights are summed."""

@@ -8,6 +8,13 @@ from support.splitting import numbers
 from support.versions import TORCH
 
 CLASSES = torch.randint(4, (2, 6, 5), generator=torch.Generator().manual_seed(0))
+SEQUENCES, LABELS = (7, 3, 5), torch.tensor([[2, 3, 2], [4, 2, 0], [3, 4, 2]])
+
+
+def ctc_loss(x, labels, **options):
+    steps, lengths = torch.tensor([7, 5, 7]).clamp(max=len(x)), torch.tensor([3, 0 if labels.dim() == 1 else 2, 3])
+    return F.ctc_loss(x.log_softmax(2), labels, steps, lengths, **options)
+
 
 SUMS = {
     "sum": (lambda x: x.sum(), IMAGE),
@@ -74,6 +81,11 @@ SUMS = {
     "hinge_embedding_loss": (lambda x: F.hinge_embedding_loss(x, x.detach().sign(), 0.7), IMAGE),
     "cosine_embedding_loss": (
         lambda x: F.cosine_embedding_loss(x, x.flip(0) * 2, x[:, 0].detach().sign(), 0.1), MATRIX),
+    "ctc_loss": (lambda x: ctc_loss(x, LABELS), SEQUENCES),
+    "ctc_loss of each": (lambda x: ctc_loss(x, LABELS, reduction="none", blank=1), SEQUENCES),
+    "ctc_loss that sums": (lambda x: ctc_loss(x[:3], LABELS, reduction="sum", zero_infinity=True), SEQUENCES),
+    "ctc_loss of labels in a row": (lambda x: ctc_loss(x, torch.cat([LABELS[0], LABELS[2]])), SEQUENCES),
+    "ctc_loss of a sequence": (lambda x: F.ctc_loss(x[:, 0], LABELS[0], torch.tensor(7), torch.tensor(3)), SEQUENCES),
     "triplet_margin_loss": (lambda x: F.triplet_margin_loss(x, x.flip(2), x.sin(), swap=True), IMAGE),
     "triplet_margin_loss of each": (lambda x: F.triplet_margin_loss(x, x.flip(0), x.sin(), reduction="none"), MATRIX),
     "multi_margin_loss": (lambda x: F.multi_margin_loss(x, torch.arange(5), weight=numbers(6).exp()), MATRIX),
