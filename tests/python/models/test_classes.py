@@ -64,7 +64,6 @@ REFUSED = {
         if issubclass(kind, LazyModuleMixin)
     },
     torch.nn.RReLU: "rrelu",
-    torch.nn.EmbeddingBag: "embedding_bag",
     torch.nn.FractionalMaxPool2d: "fractional_max_pool2d",
     torch.nn.FractionalMaxPool3d: "fractional_max_pool3d",
     torch.nn.TripletMarginWithDistanceLoss: "triplet_margin_with_distance_loss",

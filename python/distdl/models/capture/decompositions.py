@@ -195,11 +195,51 @@ def istft(
     return F.pad(signal, (0, max(0, (length or 0) - signal.shape[1]))).reshape(*batch, -1)
 
 
+def embedding_bag(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    offsets: torch.Tensor | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    sparse: bool = False,
+    per_sample_weights: torch.Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> torch.Tensor:
+    """``torch.nn.functional.embedding_bag`` by an embedding, whose rows are reduced in each bag."""
+    if mode not in ("sum", "mean", "max") or (input.dim() == 2) != (offsets is None):
+        raise ValueError("embedding_bag takes bags (N, S), or (S) with offsets, and the mode sum, mean or max")
+    if per_sample_weights is not None and mode != "sum":
+        raise NotImplementedError("embedding_bag with per_sample_weights takes the mode sum")
+    rows = F.embedding(input, weight, None, max_norm, norm_type, scale_grad_by_freq, sparse)
+    counts = torch.ones_like(input) if padding_idx is None else (input != padding_idx % weight.shape[0]).long()
+    counts = counts.unsqueeze(-1)
+    if mode == "max":
+        rows = rows.masked_fill(counts == 0, -torch.inf)
+    else:
+        rows = rows * (counts if per_sample_weights is None else counts * per_sample_weights.unsqueeze(-1))
+    if offsets is None:
+        reduced, numbers = rows.max(1).values if mode == "max" else rows.sum(1), counts.sum(1)
+    else:
+        bags = torch.searchsorted(offsets, torch.arange(len(input), device=input.device), right=True) - 1
+        size = len(offsets) - include_last_offset
+        reduced, numbers = rows.new_zeros(size, weight.shape[1]), counts.new_zeros(size, 1).index_add(0, bags, counts)
+        if mode == "max":
+            index = bags.unsqueeze(1).expand(rows.shape)
+            reduced = reduced.scatter_reduce(0, index, rows, "amax", include_self=False)
+        else:
+            reduced = reduced.index_add(0, bags, rows)
+    return reduced / numbers.clamp(min=1) if mode == "mean" else torch.where(numbers > 0, reduced, 0.0)
+
+
 DECOMPOSITIONS: dict[str, Function] = {
     "cov": cov,
     "corrcoef": corrcoef,
     "meshgrid": meshgrid,
     "broadcast_tensors": broadcast_tensors,
+    "embedding_bag": embedding_bag,
     "gaussian_nll_loss": gaussian_nll_loss,
     "istft": istft,
     "masked_scatter": masked_scatter,

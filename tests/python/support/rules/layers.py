@@ -13,6 +13,7 @@ def pooled(pool, x, *window):
     return *pool(x, *window, return_indices=True), *window
 
 
+BAGS = torch.tensor([0, 1, 5, 2, 1])
 LAYERS = {
     "conv2d": (lambda x: F.conv2d(x, numbers(6, 2, 3, 3), numbers(6), padding=1, groups=2), IMAGE),
     "conv_transpose1d": (lambda x: F.conv_transpose1d(x, numbers(8, 3, 3), stride=2), (2, 8, 7)),
@@ -69,6 +70,14 @@ LAYERS = {
     "affine_grid": (
         lambda x: F.affine_grid(x[:, :2, :3, 0], [2, 1, 4, 5], align_corners=False), IMAGE),
     "embedding": (lambda x: F.embedding(x.argmax(-1), numbers(5, 3)), IMAGE),
+    "embedding_bag": (lambda x: F.embedding_bag(x[:, 0, :, 0].argsort(1)[:, :4], x[0, 1], padding_idx=-1), IMAGE),
+    "embedding_bag with weights": (
+        lambda x: F.embedding_bag(x[0, :, :, 0].argsort(1), x[0, 0], mode="sum", per_sample_weights=x[1, :, :, 0]),
+        IMAGE),
+    "embedding_bag of rows": (
+        lambda x: F.embedding_bag(BAGS, x[0, 0], torch.tensor([0, 2, 2, 5]), include_last_offset=True), IMAGE),
+    "embedding_bag of maxima": (
+        lambda x: F.embedding_bag(BAGS, x[0, 1], torch.tensor([0, 2, 2]), mode="max", padding_idx=1), IMAGE),
 }  # fmt: skip
 
 RECURRENT = {
