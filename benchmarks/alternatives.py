@@ -21,10 +21,10 @@ import numpy as np
 import torch
 from contestants import ROOT, Contestant, gloo
 from convolution import alone
+from distribute import SequentialResNet18, SequentialUNet3d
 from mpi4py import MPI
 from peak import growth
 from report import Row, machine, save
-from resnet import SequentialResNet18
 from steps import Text, fno
 from timing import measure
 from torch import Tensor
@@ -33,7 +33,6 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_module, distribute_tensor
 from torch.distributed.tensor.experimental import implicit_replication
 from torch.nn.parallel import DistributedDataParallel
-from unet import SequentialUNet3d
 
 import distdl
 
