@@ -8,8 +8,12 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_ac
 import distdl
 from distdl.models.operations.operation import Sharded
 from distdl.models.operations.placement import Blocks
-from distdl.models.plan.received import received_elements, senders_to
+from distdl.models.plan.costs import cost
+from distdl.models.plan.received import from_other_nodes, received_elements, senders_to
 from distdl.models.plan.redistribution import ReadRegions
+from distdl.models.plan.training import Training
+from distdl.models.planned_model import PlannedModel
+from distdl.partitions.grid import Grid
 from support.blocks import grid
 from support.distributed import assert_equal_models
 from support.models import Dense, Residual, Volume
@@ -152,6 +156,37 @@ def test_how_many_ranks_send():
     assert [senders_to(rank, source, columns, (4, 6)) for rank in range(4)] == [1, 2, 2, 1]
     round_the_end = ReadRegions((0, 1, 2, 3), (0, 1), (((-1, 3), (1, 5)), ((0, 3), (3, 6))))
     assert senders_to(0, source, round_the_end, (4, 6)) == 2
+
+
+def test_who_receives_from_other_nodes():
+    source = Blocks((0, 1, 2, 3), ((2, 2), (3, 3)))
+    columns = ReadRegions((0, 1, 2, 3), (1,), (((0, 3), (3, 6), (0, 3), (3, 6)),))  # of all rows
+    rows = ReadRegions((0, 1, 2, 3), (0,), (((0, 2), (0, 2), (2, 4), (2, 4)),))
+    for regions, in_nodes in ((columns, {1: True, 2: True, 4: False}), (rows, {1: True, 2: False, 4: False})):
+        for ranks_per_node, expected in in_nodes.items():
+            found = [from_other_nodes(rank, source, regions, (4, 6), ranks_per_node) for rank in range(4)]
+            assert found == [expected] * 4
+    scalar = Blocks((1,), ())
+    assert from_other_nodes(0, scalar, ReadRegions((0,), (), ()), (), 1)
+
+
+def test_transfers_within_nodes_take_less():
+    """Rows of images that are gathered within nodes take an exchange less than those gathered between them."""
+    machine = distdl.Machine(ranks_per_node=2, latency=1e-6, node_latency=1e-3)
+    planned = PlannedModel(MixedRows(), [((1, 1, 8, 8), torch.float32)])
+
+    def seconds(shape):
+        plan, works = planned.for_request(Grid.imagined(4).reshaped(shape), {})
+        return cost(plan, machine, works, Training.of("plans", "owner", "adam")).seconds
+
+    assert seconds((1, 1, 2, 2)) < seconds((1, 1, 1, 4)) - machine.node_latency / 2
+
+
+class MixedRows(torch.nn.Module):
+    """A transform along each row."""
+
+    def forward(self, x):
+        return torch.fft.fft(x, dim=3).abs()
 
 
 def test_what_travels_round_the_end():

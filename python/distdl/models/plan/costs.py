@@ -68,17 +68,32 @@ def seconds_of(steps: Sequence[PlanStep], plan: Plan, machine: Machine, works: M
 def _of_step(
     step: PlanStep, transfers: Sequence[Transfer], plan: Plan, machine: Machine, works: Mapping[Node, NodeWork]
 ) -> float:
-    ranks = plan.base.size
+    ranks, in_node = plan.base.size, machine.ranks_per_node
+    moved = [transfer for transfer in transfers if transfer.counts]
+    leaving = [transfer for transfer in moved if ranks > in_node and transfer.leaves_nodes(in_node)]
+    staying = [transfer for transfer in moved if transfer not in leaving]
+    seconds = _of_transfers(leaving, ranks, machine) + _of_transfers(staying, min(ranks, in_node), machine)
+    if ranks > in_node:  # all ranks vote in the backward pass
+        seconds += machine.transfer(0, ranks, len(staying) * _rounds_of_vote(ranks))
+    within, exchanges = received_within(step)
+    together = ranks if not within else 2  # all ranks add moments; others exchange with neighbors
+    seconds += machine.transfer(2 * within, ranks, _messages(together, within // _neighbors(step)) * exchanges)
+    return seconds + _computing(step, plan, machine, works[step.node])
+
+
+def _neighbors(step: PlanStep) -> int:
+    """The number of neighbors that a worker has in space, but for those at corners; at least 1."""
+    splits = step.workers.splits[2:] if isinstance(step.workers, Blocks) else ()
+    return max(1, sum(min(count - 1, 2) for count in splits))
+
+
+def _of_transfers(transfers: Sequence[Transfer], ranks: int, machine: Machine) -> float:
     sizes = [transfer.received // transfer.senders for transfer in transfers if transfer.senders]
     if ranks > machine.ranks_per_node and sizes:  # at once, but for the votes of the backward pass: see Program
         messages = _messages(2, max(sizes)) + (len(sizes) - 1) * _rounds_of_vote(ranks)
     else:
         messages = sum(_messages(2, size) for size in sizes)
-    seconds = machine.transfer(2 * sum(transfer.received for transfer in transfers), ranks, messages)
-    within, exchanges = received_within(step)
-    together = ranks if not within else 2  # all ranks add moments; others exchange with neighbors
-    seconds += machine.transfer(2 * within, ranks, _messages(together, within) * exchanges)
-    return seconds + _computing(step, plan, machine, works[step.node])
+    return machine.transfer(2 * sum(transfer.received for transfer in transfers), ranks, messages)
 
 
 def _messages(ranks: int, size: int) -> int:

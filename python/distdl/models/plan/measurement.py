@@ -51,25 +51,34 @@ def _measured(grid: Grid, make_ones: Ones) -> Machine:
     in_node, cores = max(map(nodes.count, nodes)), os.cpu_count() or 1
     touched = _bytes_a_second(speeds)
     latency, bandwidth = 1e-6, touched / 4  # a copy of a process in another
-    if grid.size > 1:
-        line = grid.reshaped((grid.size, 1))
-        exchange = operators.repartition(line, grid.reshaped((1, grid.size)), preserve_batch=False)
-        latency = _median(grid, lambda: exchange(make_ones(1, grid.size)), repeats=20) / 20
-        widest = -(-256 // grid.size) * grid.size  # blocks of the same size among many ranks
-        small, large = (make_ones(rows, widest) for rows in (1024, 8192))
-        sent = (large.numel() - small.numel()) * large.element_size() * (grid.size - 1) / grid.size
-        longer = _median(grid, lambda: exchange(large)) - _median(grid, lambda: exchange(small))
-        bandwidth = sent / max(longer, 1e-9)
+    node = [rank for rank, other in zip(grid.ranks, nodes, strict=True) if other == nodes[grid.rank]]
+    if in_node > 1:
+        latency, bandwidth = _of_messages(grid, grid.line(node), make_ones)
+    between = dict(_ASSUMED)
+    if len(set(nodes)) > 1:
+        between["node_latency"], received = _of_messages(grid, grid, make_ones)
+        between["node_bandwidth"] = received * in_node
     profile: dict[str, object] = {
         "memory": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // (in_node if grid.size > 1 else cores),
         "ranks_per_node": in_node if len(set(nodes)) > 1 else max(in_node, cores),
         "call": call, "latency": latency, "bandwidth": bandwidth, "memory_bandwidth": touched,
         "flops": 3 * speeds["product"].known[1],
     }  # fmt: skip
-    between = {"node_bandwidth": bandwidth * in_node, "node_latency": latency} if len(set(nodes)) > 1 else _ASSUMED
     known = {kind: [*speed.known.items()] for kind, speed in speeds.items()}
     first = json.loads(grid.gather(json.dumps(profile | between | {"speeds": known}).encode())[0])
     return Machine(speeds={kind: Speed(dict(speed)) for kind, speed in first.pop("speeds").items()}, **first)
+
+
+def _of_messages(grid: Grid, part: Grid, make_ones: Ones) -> tuple[float, float]:
+    """The latency, and the bytes a second that a rank receives, of an exchange among this part of the workers."""
+    size = part.size
+    exchange = operators.repartition(part.reshaped((size, 1)), part.reshaped((1, size)), preserve_batch=False)
+    latency = _median(grid, lambda: exchange(make_ones(1, size)), repeats=20) / 20
+    widest = -(-256 // size) * size  # blocks of the same size among many ranks
+    small, large = (make_ones(rows, widest) for rows in (1024, 8192))
+    sent = (large.numel() - small.numel()) * large.element_size() * (size - 1) / size
+    longer = _median(grid, lambda: exchange(large)) - _median(grid, lambda: exchange(small))
+    return latency, max(sent, 1) / max(longer, 1e-9)
 
 
 def _bytes_a_second(speeds: dict[str, Speed]) -> float:

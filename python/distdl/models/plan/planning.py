@@ -10,7 +10,7 @@ from distdl.models.capture.recording import Node, Recording, Value
 from distdl.models.operations.operation import Operation, Workers
 from distdl.models.operations.placement import REPLICATED, Blocks, IntervalsByDim, Placement
 from distdl.models.plan.parameter_splits import owned_blocks, regions_of
-from distdl.models.plan.received import received_elements, senders_to
+from distdl.models.plan.received import from_other_nodes, received_elements, senders_to
 from distdl.models.plan.redistribution import ReadRegions, Redistribution
 from distdl.models.plan.requested import Request
 from distdl.models.plan.rule_lookup import operations_of
@@ -25,12 +25,13 @@ class Transfer(NamedTuple):
 
     Attributes:
         counts: the elements that each rank receives from others.
-        senders: the number of ranks that send to one of those that receive most.
+        source, regions: where the value is, and what workers read of it.
     """
 
     value: Value
     counts: dict[int, int]
-    senders: int
+    source: Placement
+    regions: ReadRegions
 
     @property
     def received(self) -> int:
@@ -41,6 +42,18 @@ class Transfer(NamedTuple):
     def sent(self) -> int:
         """The bytes that all ranks send."""
         return sum(self.counts.values()) * self.value.dtype.itemsize
+
+    @property
+    def senders(self) -> int:
+        """The number of ranks that send to one of those that receive most."""
+        if not self.counts:
+            return 0
+        return senders_to(max(self.counts, key=self.counts.__getitem__), self.source, self.regions, self.value.shape)
+
+    def leaves_nodes(self, ranks_per_node: int) -> bool:
+        """Whether ranks receive from other nodes, of so many ranks that follow each other; by those of two nodes."""
+        first = [*self.counts][: 2 * ranks_per_node]
+        return any(from_other_nodes(r, self.source, self.regions, self.value.shape, ranks_per_node) for r in first)
 
 
 @dataclass(frozen=True)
@@ -71,9 +84,7 @@ def transfers_of(steps: Iterable[PlanStep]) -> Iterator[list[Transfer]]:
         for value, regions, source in zip(step.node.inputs, step.input_regions, step.sources, strict=True):
             if regions is not None and (value, regions) not in brought:
                 brought.add((value, regions))
-                counts = received_elements(source, regions, value.shape)
-                senders = senders_to(max(counts, key=counts.__getitem__), source, regions, value.shape) if counts else 0
-                transfers.append(Transfer(value, counts, senders))
+                transfers.append(Transfer(value, received_elements(source, regions, value.shape), source, regions))
         yield transfers
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -31,15 +31,41 @@ def received_elements(source: Placement, regions: ReadRegions, shape: Sequence[i
 
 def senders_to(rank: int, source: Placement, regions: ReadRegions, shape: Sequence[int]) -> int:
     """The number of other ranks that have a part of what a rank reads; twice those that have two, round the end."""
-    box = regions.box(rank, shape)
     assert isinstance(source, Blocks)
-    assert box is not None
     own, count = source.block(rank), 0
-    for piece in unwrapped(box, shape):
-        met = [sum(first < stop and start < last for first, last in along if first < last)
-               for (start, stop), along in zip(piece, source.intervals, strict=True)]  # fmt: skip
-        count += math.prod(met) - (own is not None and common_box(piece, own) is not None)
+    for piece, met in _pieces(rank, source, regions, shape):
+        count += math.prod(map(len, met)) - (own is not None and common_box(piece, own) is not None)
     return count
+
+
+def from_other_nodes(
+    rank: int, source: Placement, regions: ReadRegions, shape: Sequence[int], ranks_per_node: int
+) -> bool:
+    """Whether a part of what a rank reads is on another node, if so many ranks that follow each other are on each."""
+    assert isinstance(source, Blocks)
+    for _, met in _pieces(rank, source, regions, shape):
+        if all(met):  # the first and the last of them: ranks of a grid are in order
+            for corner in ([along[0] for along in met], [along[-1] for along in met]):
+                place = int(np.ravel_multi_index(corner, source.splits)) if met else 0
+                if source.ranks[place] // ranks_per_node != rank // ranks_per_node:
+                    return True
+    return False
+
+
+def _pieces(
+    rank: int, source: Blocks, regions: ReadRegions, shape: Sequence[int]
+) -> Iterator[tuple[Box, list[list[int]]]]:
+    """Boxes inside of the tensor that a rank reads, and for each the places of its blocks along each dimension."""
+    box = regions.box(rank, shape)
+    assert box is not None
+    for piece in unwrapped(box, shape):
+        yield (
+            piece,
+            [
+                [i for i, (first, last) in enumerate(along) if first < last and first < stop and start < last]
+                for (start, stop), along in zip(piece, source.intervals, strict=True)
+            ],
+        )
 
 
 def _received_periodically(source: Blocks, regions: ReadRegions, shape: Sequence[int]) -> dict[int, int]:
