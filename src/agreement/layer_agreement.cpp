@@ -176,7 +176,6 @@ comm::SendEarly LayerAgreement::sender_of(const std::vector<OperatorWithin>& bes
     senders.push_back(each.sender(agreement_.last().generation));
     if (!senders.back()) return {};
   }
-  if (senders.empty()) return {};
   return [senders = std::move(senders)](int tag, std::vector<int>& receivers) {
     for (const auto& send : senders) {
       send(tag, receivers);
@@ -208,13 +207,14 @@ bool LayerAgreement::agree(LayerFacts facts, std::vector<OperatorWithin> beside)
   if (!changed) {
     Agreement::take_deferred_error_to(tensors.front());
     const auto text = [&] { return compared.text(); };
-    const auto agreed =
-        agreement_.agree(tensors,
-                         {.value = now.options,
-                          .flags = flags_of(differentiation.any) | (by_compiled ? kCompiled : 0U),
-                          .broadcast = facts.broadcast.value_or(0),
-                          .send_early = agreement_.is_like_last(tensors, now) ? sender_of(beside) : comm::SendEarly{}},
-                         text, Pass::forward, now);
+    comm::SendEarly send;
+    if (!beside.empty() && agreement_.is_like_last(tensors, now)) send = sender_of(beside);
+    const auto agreed = agreement_.agree(tensors,
+                                         {.value = now.options,
+                                          .flags = flags_of(differentiation.any) | (by_compiled ? kCompiled : 0U),
+                                          .broadcast = facts.broadcast.value_or(0),
+                                          .send_early = std::move(send)},
+                                         text, Pass::forward, now);
     if (agreed.early.sent) {
       sent.tag = agreed.early.tag;
       std::ranges::transform(beside, sent.ids.begin(), &OperatorWithin::id);

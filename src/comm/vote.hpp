@@ -21,7 +21,7 @@ namespace distdl::comm {
 /// them are buffered sends. Appends the rank that each message goes to.
 using SendEarly = std::function<void(int tag, std::vector<int>& receivers)>;
 
-/// A rank sends no more early messages than this in a call, so that it waits for none of them: see buffered_send.cpp.
+/// A rank sends no more early messages of an operator than this, so that it waits for none: see buffered_send.cpp.
 inline constexpr std::size_t kMaxEarlyMessages = 128;
 
 /// The contribution of one rank to a vote.

@@ -51,7 +51,10 @@ class WrappedModule(Layer):
         kind = type(module).__name__
         refuse_lazy(name, module)
         refuse_distributed(name, module)
-        if sparse := [name for name, tensor in tensors_in_state(module).items() if tensor.layout is not torch.strided]:
+        state = dict(module.named_parameters()) | dict(module.named_buffers())
+        if sparse := [
+            key for key, tensor in state.items() if tensor.layout is not torch.strided and not tensor.is_mkldnn
+        ]:
             raise TypeError(
                 f"{name}: {sparse[0]} of {kind} is sparse; register its indices and values instead, and multiply by "
                 "index_add, which can be split"

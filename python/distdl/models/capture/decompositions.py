@@ -173,12 +173,17 @@ def istft(
     """``torch.istft`` of real signals: each frame is transformed, and the frames are added where they overlap."""
     if return_complex:
         raise NotImplementedError("istft with return_complex")
-    hop, win_length = hop_length or n_fft // 4, win_length or n_fft
+    hop, win_length = n_fft // 4 if hop_length is None else hop_length, n_fft if win_length is None else win_length
+    bins, half = input.shape[-2], n_fft // 2 + 1
+    is_window = window is None or (window.shape == (win_length,) and not window.is_complex())
+    if not (input.is_complex() and 0 < hop <= win_length <= n_fft and is_window):
+        raise RuntimeError(f"istft takes complex frames, 0 < {hop=} <= {win_length=} <= {n_fft=}, and a real window")
+    if bins != (half if onesided or (onesided is None and bins != n_fft) else n_fft):
+        raise RuntimeError(f"istft: {bins} frequencies do not fit {n_fft=} and {onesided=}")
     window = torch.ones(win_length, dtype=input.real.dtype, device=input.device) if window is None else window
     window = F.pad(window, ((n_fft - win_length) // 2, -((win_length - n_fft) // 2)))
     frames, norm = input.transpose(-1, -2), "ortho" if normalized else "backward"
-    is_half = input.shape[-2] != n_fft if onesided is None else onesided
-    frames = torch.fft.irfft(frames, n_fft, norm=norm) if is_half else torch.fft.ifft(frames, norm=norm).real
+    frames = torch.fft.irfft(frames[..., :half], n_fft, norm=norm)
 
     def added(parts: torch.Tensor) -> torch.Tensor:
         """The sum of frames (N, frames, n_fft), each of which begins a hop after the one before."""
@@ -213,17 +218,21 @@ def embedding_bag(
         raise ValueError("embedding_bag takes bags (N, S), or (S) with offsets, and the mode sum, mean or max")
     if per_sample_weights is not None and mode != "sum":
         raise NotImplementedError("embedding_bag with per_sample_weights takes the mode sum")
+    if per_sample_weights is not None and per_sample_weights.shape != input.shape:
+        raise ValueError("embedding_bag takes per_sample_weights of the shape of the input")
+    if padding_idx is not None and not -len(weight) <= padding_idx < len(weight):
+        raise RuntimeError(f"embedding_bag: {padding_idx=} is no row of {len(weight)}")
     rows = F.embedding(input, weight, None, max_norm, norm_type, scale_grad_by_freq, sparse)
     counts = torch.ones_like(input) if padding_idx is None else (input != padding_idx % weight.shape[0]).long()
     counts = counts.unsqueeze(-1)
-    if mode == "max":
-        rows = rows.masked_fill(counts == 0, -torch.inf)
-    else:
-        rows = rows * (counts if per_sample_weights is None else counts * per_sample_weights.unsqueeze(-1))
+    if padding_idx is not None:
+        rows = rows.masked_fill(counts == 0, -torch.inf if mode == "max" else 0.0)
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.unsqueeze(-1)
     if offsets is None:
         reduced, numbers = rows.max(1).values if mode == "max" else rows.sum(1), counts.sum(1)
     else:
-        bags = torch.searchsorted(offsets, torch.arange(len(input), device=input.device), right=True) - 1
+        bags = torch.searchsorted(offsets.long(), torch.arange(len(input), device=input.device), right=True) - 1
         size = len(offsets) - include_last_offset
         reduced, numbers = rows.new_zeros(size, weight.shape[1]), counts.new_zeros(size, 1).index_add(0, bags, counts)
         if mode == "max":

@@ -239,11 +239,13 @@ class KnownValues:
             node = self._recording.producer(value)
             if self.of(value) is not None or value.name:
                 sources[value] = None
-            elif node is None or node.buffers or really(_draws, (node,), {}):
+            elif node is None or node.buffers:
                 return [], None
             elif node not in calls:
                 calls[node] = None
                 pending += node.inputs
+        if any(really(_draws, (node,), {}) for node in calls):  # which may compute with whole tensors
+            return [], None
         return [node for node in self._recording.nodes if node in calls], [*sources]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -70,8 +71,8 @@ def _of_step(
 ) -> float:
     ranks, in_node = plan.base.size, machine.ranks_per_node
     moved = [transfer for transfer in transfers if transfer.counts]
-    leaving = [transfer for transfer in moved if ranks > in_node and transfer.leaves_nodes(in_node)]
-    staying = [transfer for transfer in moved if transfer not in leaving]
+    leave = [ranks > in_node and transfer.leaves_nodes(in_node) for transfer in moved]
+    leaving, staying = ([*itertools.compress(moved, [each is way for each in leave])] for way in (True, False))
     seconds = _of_transfers(leaving, ranks, machine) + _of_transfers(staying, min(ranks, in_node), machine)
     if ranks > in_node:  # all ranks vote in the backward pass
         seconds += machine.transfer(0, ranks, len(staying) * _rounds_of_vote(ranks))
@@ -88,7 +89,7 @@ def _neighbors(step: PlanStep) -> int:
 
 
 def _of_transfers(transfers: Sequence[Transfer], ranks: int, machine: Machine) -> float:
-    sizes = [transfer.received // transfer.senders for transfer in transfers if transfer.senders]
+    sizes = [transfer.received // max(1, transfer.senders) for transfer in transfers]
     if ranks > machine.ranks_per_node and sizes:  # at once, but for the votes of the backward pass: see Program
         messages = _messages(2, max(sizes)) + (len(sizes) - 1) * _rounds_of_vote(ranks)
     else:

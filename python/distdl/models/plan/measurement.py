@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import statistics
@@ -30,7 +31,10 @@ _known: dict[tuple[tuple[int, ...], torch.dtype, torch.device], Machine] = {}
 
 
 def measure(grid: Grid, dtype: torch.dtype, device: torch.device) -> Machine:
-    """The speeds of the workers of a grid, as worker 0 has measured them. Takes about two seconds once. Collective."""
+    """The speeds of a grid's workers, as the first one of the fullest host has measured them.
+
+    Takes about two seconds once. Collective.
+    """
     key = grid.world_ranks(), dtype, device
     if key not in _known:
         with torch.random.fork_rng(devices=[]), torch.enable_grad(), torch.inference_mode(False):
@@ -49,6 +53,7 @@ def _measured(grid: Grid, make_ones: Ones) -> Machine:
     call = _median(grid, lambda: _backward(F.relu(small)), repeats=20) / 20
     nodes = [text.decode() for text in grid.gather(b"%d" % grid.constructing_ranks().host_exchange().host)]
     in_node, cores = max(map(nodes.count, nodes)), os.cpu_count() or 1
+    in_order = in_node if len([*itertools.groupby(nodes)]) == len(set(nodes)) else 1  # ranks that follow each other
     touched = _bytes_a_second(speeds)
     latency, bandwidth = 1e-6, touched / 4  # a copy of a process in another
     node = [rank for rank, other in zip(grid.ranks, nodes, strict=True) if other == nodes[grid.rank]]
@@ -57,15 +62,16 @@ def _measured(grid: Grid, make_ones: Ones) -> Machine:
     between = dict(_ASSUMED)
     if len(set(nodes)) > 1:
         between["node_latency"], received = _of_messages(grid, grid, make_ones)
-        between["node_bandwidth"] = received * in_node
+        between["node_bandwidth"] = received * in_order
     profile: dict[str, object] = {
         "memory": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // (in_node if grid.size > 1 else cores),
-        "ranks_per_node": in_node if len(set(nodes)) > 1 else max(in_node, cores),
+        "ranks_per_node": in_order if len(set(nodes)) > 1 else max(in_node, cores),
         "call": call, "latency": latency, "bandwidth": bandwidth, "memory_bandwidth": touched,
         "flops": 3 * speeds["product"].known[1],
     }  # fmt: skip
     known = {kind: [*speed.known.items()] for kind, speed in speeds.items()}
-    first = json.loads(grid.gather(json.dumps(profile | between | {"speeds": known}).encode())[0])
+    fullest = nodes.index(max(nodes, key=nodes.count))
+    first = json.loads(grid.gather(json.dumps(profile | between | {"speeds": known}).encode())[fullest])
     return Machine(speeds={kind: Speed(dict(speed)) for kind, speed in first.pop("speeds").items()}, **first)
 
 

@@ -199,7 +199,7 @@ def loss_of_sequences(node: Node) -> Operation:
     count = scores.shape[1] if how == "mean" else 1
 
     def part(*inputs: torch.Tensor) -> torch.Tensor:
-        losses = each(*inputs)
+        losses = each(*inputs) if inputs[0].shape[1] else inputs[0].sum((0, 2))  # torch refuses an empty batch
         return (losses / inputs[3].clamp(min=1).to(losses) if how == "mean" else losses).sum(0, keepdim=True)
 
     return summed(node, scores.shape[1:2], specs, part, [0], False, lambda x: x / count)

@@ -223,7 +223,8 @@ class Layer(VotedLayer):
     def beside_vote(self, args: tuple[object, ...], parameters: Sequence[torch.Tensor]) -> list[Applied]:
         """Up to two operators that :meth:`compute` applies to these tensors, once, if nothing has changed.
 
-        Between hosts their messages travel beside the vote on the call, if those of both are small on all ranks.
+        Between hosts their messages travel beside the vote on the call, if those of both are small on all ranks. A rank
+        names the same operators as the others, or none.
 
         Args:
             parameters: the parameters that the vote is about.

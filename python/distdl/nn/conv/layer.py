@@ -108,7 +108,7 @@ class ConvLayer(_ConvOptions):
         self._padding: list[int] = []  # the padding by the local layer
         self._halo_convolution: HaloConvolution | None = None  # if it replaces the reader
         self._moves_at_once = False  # parameters and inputs
-        self._read: BoxReader | None = None  # if a worker reads more than its own block
+        self._read: BoxReader | operators.Operator | None = None  # if a worker reads more than its own block
 
     def _summation(self) -> operators.Operator | None:
         """The sum over input channels, if they are split, or the output moves."""
@@ -149,7 +149,8 @@ class ConvLayer(_ConvOptions):
                 extents.insert(grid.copied, 1)
                 P_x, workers = grid.input, grid.workers
             mode = "constant" if self.padding_mode == "zeros" else self.padding_mode
-            self._read = BoxReader(name, P_x, workers, extents, wanted, mode)
+            reader = BoxReader(name, P_x, workers, extents, wanted, mode)
+            self._read = reader if reader.repeats else reader.exchange
 
     def _read_by(self, sliding: Sliding) -> list[Interval]:
         """The intervals read along a dimension: whole blocks if at most their last elements meet no window.
@@ -238,12 +239,12 @@ class ConvLayer(_ConvOptions):
         return result
 
     def beside_vote(self, args: tuple[object, ...], parameters: Sequence[torch.Tensor]) -> list[Applied]:
-        beside = list[Applied]()
-        if self._read is not None and not self._grid.copies:
-            beside.append((self._read.exchange.core, args[0]))
-        if "parametrizations" not in self._modules:  # which compute weights in each use, perhaps with random numbers
-            beside += self._transport.beside_vote(parameters)
-        return beside
+        if "parametrizations" in self._modules:  # which compute weights in each use, perhaps with random numbers
+            return []
+        transported, read = self._transport.beside_vote(parameters), self._read
+        if read is None or self._grid.copies:
+            return transported
+        return [((read.exchange if isinstance(read, BoxReader) else read).core, args[0]), *transported]
 
     def _convolved(self, input: torch.Tensor) -> torch.Tensor:
         grid = self._grid

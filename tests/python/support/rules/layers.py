@@ -76,6 +76,8 @@ LAYERS = {
         IMAGE),
     "embedding_bag of rows": (
         lambda x: F.embedding_bag(BAGS, x[0, 0], torch.tensor([0, 2, 2, 5]), include_last_offset=True), IMAGE),
+    "embedding_bag of few with padding": (
+        lambda x: F.embedding_bag(BAGS.int(), x[0, 0], torch.tensor([0, 2]).int(), padding_idx=5), IMAGE),
     "embedding_bag of maxima": (
         lambda x: F.embedding_bag(BAGS, x[0, 1], torch.tensor([0, 2, 2]), mode="max", padding_idx=1), IMAGE),
 }  # fmt: skip

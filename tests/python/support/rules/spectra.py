@@ -36,6 +36,8 @@ COMPLEX = {
     "stft": (lambda x: torch.stft(x, 4, window=torch.hann_window(4).double(), return_complex=True), (4, 16)),
     "istft": (lambda x: torch.istft(spectra(x), 4, window=torch.hann_window(4).double(), length=16), (4, 16)),
     "istft of a row": (lambda x: torch.istft(spectra(x[0]), 4, 1, window=torch.ones(4).double(), length=12), (4, 16)),
+    "istft of two sides": (lambda x: torch.istft(
+        torch.complex(x, x.sin()).transpose(0, 1), 6, 2, window=torch.ones(6).double()), (4, 6)),
     "istft of part of a frame": (lambda x: torch.istft(
         torch.stft(x, 7, 2, 3, torch.hamming_window(3).double(), True, "constant", True, False, return_complex=True),
         7, 2, 3, torch.hamming_window(3).double(), normalized=True), (4, 16)),
