@@ -38,6 +38,11 @@ RUNNING: dict[str, Variable] = {
         "``staged``",
         "``direct`` hands messages in memory of devices to MPI, which has to be built for them. See :doc:`gpus`.",
     ),
+    "DISTDL_POOL_LIMIT": (
+        "none",
+        "The bytes of unused memory that the pool of tensors keeps; with ``0`` all tensors are in memory of torch's own "
+        "allocator. See :func:`distdl.memory.set_pool_limit`.",
+    ),
     "DISTDL_PROGRESS_BARS": (
         "``1``",
         "``0`` shows no progress of saving, loading and planning. See :func:`distdl.set_progress_bars`.",

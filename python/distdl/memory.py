@@ -1,6 +1,7 @@
-"""The memory of results and messages, which is kept in a pool, and the way to and from devices.
+"""The memory of tensors on the CPU, and the way to and from devices.
 
-A tensor on a device goes to MPI through pinned host memory. The functions concern this rank only.
+``import distdl`` lets torch take the memory of tensors of 64 KiB and more from a pool, which serves the next tensors
+again. A tensor on a device goes to MPI through pinned host memory. The functions concern this rank only.
 """
 
 from __future__ import annotations
@@ -16,28 +17,37 @@ STAGING = {
 }
 
 
-def set_pool_limit(bytes: int) -> None:
-    """Limit the unused memory that the pool keeps, in bytes. The least recently used memory is freed first.
+def set_pool_limit(bytes: int | None) -> None:
+    """Limit the unused memory that the pool keeps.
+
+    What is freed beyond the limit goes back to the system at once, with the unused memory beside it.
+
+    The environment variable ``DISTDL_POOL_LIMIT`` sets the initial limit, in bytes.
 
     Args:
-        bytes: the limit; 512 MiB by default. 0 turns the pool off.
+        bytes: the limit, or None, the default, for none. With 0 new tensors are in memory of torch's own allocator.
 
     Raises:
         ValueError: if ``bytes`` is negative.
     """
-    if bytes < 0:
-        raise ValueError(f"set_pool_limit: bytes={bytes}; it must be at least 0")
+    if bytes is not None and bytes < 0:
+        raise ValueError(f"set_pool_limit: bytes={bytes}; it must be at least 0, or None for no limit")
     _core.set_pool_limit(bytes)
 
 
-def pool_limit() -> int:
-    """The limit of the pool's unused memory, in bytes."""
+def pool_limit() -> int | None:
+    """The limit of the pool's unused memory, in bytes; None if there is none."""
     return _core.pool_limit()
 
 
 def pool_size() -> int:
     """The pool's unused memory, in bytes."""
     return _core.pool_size()
+
+
+def pool_used() -> int:
+    """The memory of the pool that tensors use, in bytes."""
+    return _core.pool_used()
 
 
 def empty_pool() -> None:

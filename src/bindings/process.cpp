@@ -110,10 +110,18 @@ void bind_process(py::module_& m) {
   m.def("set_direct", &kernels::set_direct, py::arg("on"));
   m.def("direct", &kernels::direct);
 
-  m.def("set_pool_limit", &kernels::set_pool_limit, py::arg("bytes"));
-  m.def("pool_limit", &kernels::pool_limit);
-  m.def("pool_size", &kernels::pool_size);
-  m.def("empty_pool", &kernels::empty_pool);
+  kernels::allocate_all_tensors();
+  m.def(
+      "set_pool_limit",
+      [](std::optional<std::size_t> bytes) { kernels::pool().set_limit(bytes.value_or(base::PageHeap::kNoLimit)); },
+      py::arg("bytes"));
+  m.def("pool_limit", [] {
+    const auto limit = kernels::pool().limit();
+    return limit == base::PageHeap::kNoLimit ? std::nullopt : std::optional(limit);
+  });
+  m.def("pool_size", [] { return kernels::pool().unused(); });
+  m.def("pool_used", [] { return kernels::pool().used(); });
+  m.def("empty_pool", [] { kernels::pool().release(); });
 }
 
 }  // namespace distdl::bindings

@@ -2,16 +2,10 @@
 
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
-#include <sys/mman.h>
+#include <c10/core/CPUAllocator.h>
+#include <pthread.h>
 
-#include <algorithm>
-#include <bit>
-#include <cstdint>
-#include <list>
-#include <map>
-#include <mutex>
-#include <vector>
-
+#include "base/page_heap.hpp"
 #include "kernels/region_copy.hpp"
 
 namespace distdl::kernels {
@@ -20,137 +14,61 @@ namespace {
 
 // Below this, malloc hardly ever returns memory to the system, and is as fast.
 constexpr std::size_t kMinPooled = 64 << 10;
-constexpr std::size_t kHugePage = 2 << 20;
-constexpr std::size_t kDefaultLimit = 512 << 20;
 
-struct Block {
-  void* address;
-  std::size_t capacity;
-};
-
-/// Four sizes to each power of two: a block serves all tensors of about its size, and wastes at most a fifth.
-std::size_t capacity_for(std::size_t bytes) {
-  const std::size_t step = std::bit_floor(bytes) / 4;
-  return (bytes + step - 1) / step * step;
-}
-
-/// New memory, aligned to huge pages if it is large enough for them: they are cheaper to map.
-void* map(std::size_t capacity) {
-  const std::size_t alignment = capacity >= kHugePage ? kHugePage : 1;
-  const std::size_t reserved = capacity + alignment - 1;
-  void* mapped = mmap(nullptr, reserved, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapped == MAP_FAILED) return nullptr;
-  if (alignment == 1) return mapped;
-  const auto start = reinterpret_cast<std::uintptr_t>(mapped);
-  const auto aligned = (start + alignment - 1) / alignment * alignment;
-  if (aligned > start) munmap(mapped, aligned - start);
-  const std::size_t behind = start + reserved - (aligned + capacity);
-  if (behind > 0) munmap(reinterpret_cast<void*>(aligned + capacity), behind);
-  auto* const address = reinterpret_cast<void*>(aligned);
-  madvise(address, capacity, MADV_HUGEPAGE);  // a wish: where it is not granted, pages are small
-  return address;
-}
-
-class Pool final : public c10::Allocator {
+/// torch's allocator for the CPU, but for large tensors, which are in the heap.
+class TensorMemory final : public c10::Allocator {
  public:
-  c10::DataPtr allocate(std::size_t bytes) override {
-    const auto capacity = capacity_for(std::max(bytes, kMinPooled));
-    auto* const block = new Block{take(capacity), capacity};
-    return {block->address, block, &give_back, at::kCPU};
+  TensorMemory() {
+    pthread_atfork([] { memory().heap_.lock(); }, [] { memory().heap_.unlock(); }, [] { memory().heap_.unlock(); });
   }
+
+  c10::DataPtr allocate(std::size_t bytes) override {
+    void* address = bytes < kMinPooled ? nullptr : heap_.allocate(bytes);
+    if (address == nullptr) return elsewhere(bytes);
+    c10::profiledCPUMemoryReporter().New(address, bytes);
+    return {address, address, &free, at::kCPU};
+  }
+
+  c10::DeleterFnPtr raw_deleter() const override { return &free; }
 
   void copy_data(void* to, const void* from, std::size_t count) const override { default_copy_data(to, from, count); }
 
-  void set_limit(std::size_t bytes) {
-    const std::lock_guard lock(mutex_);
-    limit_ = bytes;
-    shrink_to(limit_);
+  /// Never destroyed: tensors may outlive everything else.
+  static TensorMemory& memory() {
+    static auto* const the_memory = new TensorMemory;
+    return *the_memory;
   }
 
-  std::size_t limit() {
-    const std::lock_guard lock(mutex_);
-    return limit_;
-  }
-
-  std::size_t size() {
-    const std::lock_guard lock(mutex_);
-    return size_;
-  }
-
-  void clear() {
-    const std::lock_guard lock(mutex_);
-    shrink_to(0);
-  }
+  base::PageHeap& heap() { return heap_; }
 
  private:
-  static void give_back(void* context);
-
-  void* take(std::size_t capacity) {
-    {
-      const std::lock_guard lock(mutex_);
-      const auto idle = idle_of_.find(capacity);
-      if (idle != idle_of_.end()) {
-        const auto block = idle->second.back();  // used last, so that most of it is in the caches
-        idle->second.pop_back();
-        if (idle->second.empty()) idle_of_.erase(idle);
-        auto* const address = block->address;
-        size_ -= capacity;
-        idle_.erase(block);
-        return address;
-      }
+  /// Memory of torch's allocator; the heap's unused memory is given back if there is too little.
+  c10::DataPtr elsewhere(std::size_t bytes) {
+    const auto allocated = [&] {
+      auto data = torchs_->allocate(bytes);
+      void* const address = data.get();
+      data.release_context();
+      return c10::DataPtr{address, address, &free, at::kCPU};
+    };
+    if (heap_.unused() == 0) return allocated();
+    try {
+      return allocated();
+    } catch (const c10::Error&) {
+      heap_.release();
     }
-    void* address = map(capacity);
-    if (address == nullptr) {
-      clear();
-      address = map(capacity);
-    }
-    TORCH_CHECK(address != nullptr, "distdl: no memory for a tensor of ", capacity, " bytes");
-    return address;
+    return allocated();
   }
 
-  void keep(const Block& block) {
-    const std::lock_guard lock(mutex_);
-    if (block.capacity > limit_) {  // not at the cost of everything else
-      munmap(block.address, block.capacity);
-      return;
-    }
-    idle_.push_back(block);
-    idle_of_[block.capacity].push_back(std::prev(idle_.end()));
-    size_ += block.capacity;
-    shrink_to(limit_);
+  static void free(void* address) {
+    auto& here = memory();
+    if (!here.heap_.owns(address)) return here.torchs_->raw_deallocate(address);
+    c10::profiledCPUMemoryReporter().Delete(address);
+    here.heap_.free(address);
   }
 
-  /// Gives back the blocks that were not used for the longest time.
-  void shrink_to(std::size_t bytes) {
-    while (size_ > bytes) {
-      const auto oldest = idle_.begin();
-      auto& same = idle_of_.at(oldest->capacity);
-      same.erase(same.begin());  // these are in the order of idle_
-      if (same.empty()) idle_of_.erase(oldest->capacity);
-      size_ -= oldest->capacity;
-      munmap(oldest->address, oldest->capacity);
-      idle_.erase(oldest);
-    }
-  }
-
-  std::mutex mutex_;
-  std::list<Block> idle_;                                                   // the block used last at the end
-  std::map<std::size_t, std::vector<std::list<Block>::iterator>> idle_of_;  // by capacity, in the same order
-  std::size_t size_ = 0;
-  std::size_t limit_ = kDefaultLimit;
+  c10::Allocator* const torchs_ = c10::GetCPUAllocator();
+  base::PageHeap heap_;
 };
-
-/// Never destroyed: tensors may outlive everything else.
-Pool& pool() {
-  static auto* const the_pool = new Pool;
-  return *the_pool;
-}
-
-void Pool::give_back(void* context) {
-  auto* const block = static_cast<Block*>(context);
-  pool().keep(*block);
-  delete block;
-}
 
 }  // namespace
 
@@ -158,7 +76,7 @@ at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options) {
   const auto dtype = options.dtype().toScalarType();
   const auto bytes = static_cast<std::size_t>(c10::multiply_integers(sizes)) * c10::elementSize(dtype);
   if (bytes < kMinPooled || !options.device().is_cpu() || options.pinned_memory()) return at::empty(sizes, options);
-  return at::detail::empty_generic(sizes, &pool(), c10::DispatchKeySet(c10::DispatchKey::CPU), dtype,
+  return at::detail::empty_generic(sizes, &TensorMemory::memory(), c10::DispatchKeySet(c10::DispatchKey::CPU), dtype,
                                    options.memory_format_opt());
 }
 
@@ -175,9 +93,7 @@ at::Tensor converted(const at::Tensor& x, c10::ScalarType dtype) {
 
 at::Tensor copy_of(const at::Tensor& x) { return copy_region(resolved(x), empty(x.sizes(), x.options())); }
 
-void set_pool_limit(std::size_t bytes) { pool().set_limit(bytes); }
-std::size_t pool_limit() { return pool().limit(); }
-std::size_t pool_size() { return pool().size(); }
-void empty_pool() { pool().clear(); }
+void allocate_all_tensors() { c10::SetCPUAllocator(&TensorMemory::memory()); }
+base::PageHeap& pool() { return TensorMemory::memory().heap(); }
 
 }  // namespace distdl::kernels

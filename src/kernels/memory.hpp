@@ -1,9 +1,10 @@
-// Memory for results and messages that is kept for the next ones: fresh memory costs several times the copy into it.
+// The memory of tensors on the CPU. That of large ones is kept for the next ones: fresh memory costs several times the
+// copy into it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
-#include <cstddef>
+#include "base/page_heap.hpp"
 
 namespace distdl::kernels {
 
@@ -23,14 +24,10 @@ at::Tensor converted(const at::Tensor& x, c10::ScalarType dtype);
 /// A contiguous copy.
 at::Tensor copy_of(const at::Tensor& x);
 
-/// How many bytes of unused memory the pool may keep. Memory beyond that is given back to the system.
-void set_pool_limit(std::size_t bytes);
-std::size_t pool_limit();
+/// Lets torch take the memory of all large tensors on the CPU from the pool.
+void allocate_all_tensors();
 
-/// How many bytes of unused memory the pool keeps.
-std::size_t pool_size();
-
-/// Gives all unused memory back to the system.
-void empty_pool();
+/// The memory of large tensors.
+base::PageHeap& pool();
 
 }  // namespace distdl::kernels

@@ -34,7 +34,7 @@ from distdl.nn.base.options import check_choice
 from distdl.nn.base.random_numbers import key_of_first_worker
 from distdl.nn.wrapped_module import ModuleCall, WrappedModule
 from distdl.operators.dispatch import Applied
-from distdl.parameters.layout import Layout, current_kind
+from distdl.parameters.layout import OF_MODELS, Layout, current_kind
 from distdl.partitions.construction import PartitionLike
 from distdl.partitions.grid import Grid
 from distdl.partitions.partition import Partition
@@ -71,6 +71,7 @@ class DistributedModel(Container, WrappedModule):
     halos: str
     needs_one_name = False
     brings_parameters = False  # programs do, each just before its first use
+    default_layout = OF_MODELS
     program: Program | None
     _requested: Mapping[str, Request]
     _in_blocks: Mapping[str, Layout]  # the layouts of parameters that the plan splits, by name
@@ -101,7 +102,7 @@ class DistributedModel(Container, WrappedModule):
             refuse_distributed("distribute", self.module)
             unrecorded.refuse_model(self.module)
             self._requested = requested_splits(self.plan, self.module, self.grid)
-            self._in_blocks = split_layouts(self.module, self._requested, self.grid, current_kind())
+            self._in_blocks = split_layouts(self.module, self._requested, self.grid, current_kind(OF_MODELS))
         super().check_options()
         forbid_submodule_calls(self.module)
         self._inputs = InputPartitions(self.input_partitions, self.module.forward, self.grid)

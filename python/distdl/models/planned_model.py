@@ -24,7 +24,7 @@ from distdl.models.rules.applied_layer import key_of_layer
 from distdl.models.rules.observed import observed, unknown_nodes
 from distdl.modules.module import refuse_distributed
 from distdl.nn.base.options import check_choice, refuse_lazy
-from distdl.parameters.layout import current_kind
+from distdl.parameters.layout import OF_MODELS, current_kind
 from distdl.partitions.grid import Grid
 
 Shape = tuple[int, ...]
@@ -78,7 +78,7 @@ class PlannedModel:
         Raises:
             ValueError: if the request cannot be followed.
         """
-        layouts = split_layouts(self._model, requested, base, current_kind())
+        layouts = split_layouts(self._model, requested, base, current_kind(OF_MODELS))
         heads = frozenset(name for name in layouts if name.startswith(self._attention))
         if heads not in self._with_heads:  # attention that is split along heads is recorded in another way
             self._with_heads[heads] = PlannedModel(self._model, self.inputs, self._fallback, heads)

@@ -16,7 +16,7 @@ from distdl.models.plan.machine import Machine
 from distdl.models.plan.measurement import measure
 from distdl.models.plan.training import OPTIMIZERS
 from distdl.models.proposals import plans
-from distdl.parameters.layout import LAYOUT_KINDS, parameter_layout
+from distdl.parameters.layout import LAYOUT_KINDS, OF_MODELS, parameter_layout
 from distdl.partitions.grid import Grid
 
 _FIGURES = ("flops", "memory_bandwidth", "bandwidth", "latency", "node_bandwidth", "node_latency")
@@ -58,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
         text = "a second" if "latency" not in name else "in seconds"
         parser.add_argument(f"--{name.replace('_', '-')}", type=float, help=f"{text} (default: measured here)")
     parser.add_argument("--optimizer", default="adam", choices=OPTIMIZERS)
-    parser.add_argument("--layout", default="owner", choices=LAYOUT_KINDS, help="of the parameters")
+    parser.add_argument("--layout", default=OF_MODELS, choices=LAYOUT_KINDS, help="of the parameters")
     parser.add_argument("--autocast", choices=("bfloat16", "float16"))
     parser.add_argument("--picture", default="plans.svg", metavar="FILE", help='(default: %(default)s; "" for none)')
     return parser

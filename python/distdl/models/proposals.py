@@ -24,7 +24,7 @@ from distdl.models.plan.step_memory import StepMemory
 from distdl.models.plan.training import Training
 from distdl.models.planned_model import PlannedInputs, PlannedModel, Shape, first_of, inputs_of, refuse_unplanned
 from distdl.models.proposal_table import Proposal, Proposals
-from distdl.parameters.layout import current_kind
+from distdl.parameters.layout import OF_MODELS, current_kind
 from distdl.partitions.comparison import gather_or_raise
 from distdl.partitions.construction import PartitionLike, constructing, constructor, is_partition
 from distdl.partitions.grid import Grid
@@ -151,7 +151,7 @@ def _checked(
         raise ValueError(f"plans: most={most!r}; it has to be a positive number")
     if not isinstance(machine, Machine | None):
         raise TypeError(f"plans: machine is a {type(machine).__name__}; it has to be a distdl.Machine")
-    return inputs_of(f"plans: {name}", model, shapes), Training.of("plans", current_kind(), optimizer)
+    return inputs_of(f"plans: {name}", model, shapes), Training.of("plans", current_kind(OF_MODELS), optimizer)
 
 
 def _dtype_of(inputs: PlannedInputs, model: torch.nn.Module) -> torch.dtype:

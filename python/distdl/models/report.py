@@ -25,7 +25,7 @@ from distdl.models.planned_model import PlannedModel, inputs_of, refuse_unplanne
 from distdl.models.svg import document, text
 from distdl.models.text_table import MIB, numbers, text_table
 from distdl.nn.base.options import check_choice
-from distdl.parameters.layout import current_kind
+from distdl.parameters.layout import OF_MODELS, current_kind
 from distdl.partitions.construction import PartitionLike, grid_of, is_partition
 from distdl.partitions.grid import Grid
 
@@ -170,7 +170,7 @@ def report(
     made, works = planned.for_request(grid, requested_splits(plan, model, grid))
     if halos == "chain":
         chain_all(made)
-    timeline = fullest_rank(made, works, Training.of("report", current_kind(), optimizer))
+    timeline = fullest_rank(made, works, Training.of("report", current_kind(OF_MODELS), optimizer))
     return _report(made, timeline.kept, timeline.fullest)
 
 
@@ -193,7 +193,7 @@ def _of_last_call(model: object, optimizer: str | float) -> Report:
         raise RuntimeError("report: the model has to be called before; only then are its shapes known")
     plan = model.program.plan
     kinds = [layout.kind for name, layout in model.layouts.items() if name in model.program.parameters]
-    training = Training.of("report", max(kinds, key=kinds.count, default="owner"), optimizer)
+    training = Training.of("report", max(kinds, key=kinds.count, default=OF_MODELS), optimizer)
     timeline = fullest_rank(plan, works_of(plan.recording, model.autocast), training)
     return _report(plan, timeline.kept, timeline.fullest)
 

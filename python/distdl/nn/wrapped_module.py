@@ -93,7 +93,7 @@ class WrappedModule(Layer):
 
     def layout_of_parameter(self, name: str, tensor: torch.Tensor) -> Layout:
         """The layout of a parameter: whole on each worker when it is used."""
-        return self._whole_on_each(tensor, current_kind())
+        return self._whole_on_each(tensor, current_kind(self.default_layout))
 
     def _whole_on_each(self, tensor: torch.Tensor, kind: str) -> Layout:
         return Layout(self.grid, tuple(tensor.shape), (None,) * tensor.dim(), kind=kind)

@@ -14,22 +14,25 @@ from distdl.partitions.boxes import Interval, balanced_box, box_shape, cut
 from distdl.partitions.grid import Grid
 
 LAYOUT_KINDS = ("owner", "sharded", "replicated")
-_current_kind: ContextVar[str] = ContextVar("parameter_layout", default="owner")
+OF_LAYERS, OF_MODELS = "owner", "replicated"
+"""The kinds that layers of :mod:`distdl.nn`, and models of :func:`distdl.distribute`, have by default."""
+
+_current_kind: ContextVar[str | None] = ContextVar("parameter_layout", default=None)
 
 
 @contextmanager
 def parameter_layout(kind: str) -> Iterator[None]:
-    """Choose where layers that are constructed within keep their parameters. Results do not depend on it.
+    """Choose where layers and models that are made within keep their parameters. Results do not depend on it.
 
     Args:
         kind: where a block of a parameter lives that several workers use:
 
-            - "owner", the default: on the first of these workers. The block is broadcast when it is used, and gradients
-              are summed there.
+            - "owner", the default of layers: on the first of these workers. The block is broadcast when it is used, and
+              gradients are summed there.
             - "sharded": each of the P workers has 1/P of the block, its gradient and the optimizer's state. The block
               is gathered when it is used, and its gradient is summed in shards (known as ZeRO-3, or FSDP).
-            - "replicated": each of these workers has the block, as torch's utilities expect. Gradients are summed on
-              all of them.
+            - "replicated", the default of :func:`distdl.distribute`: each of these workers has the block, as torch's
+              utilities expect. Gradients are summed on all of them.
 
     Raises:
         ValueError: for another kind.
@@ -49,9 +52,9 @@ def parameter_layout(kind: str) -> Iterator[None]:
         _current_kind.reset(token)
 
 
-def current_kind() -> str:
-    """The kind of layout of layers that are constructed now."""
-    return _current_kind.get()
+def current_kind(default: str = OF_LAYERS) -> str:
+    """The kind of layout of what is constructed now."""
+    return _current_kind.get() or default
 
 
 @dataclass(frozen=True)

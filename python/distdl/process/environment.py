@@ -26,6 +26,10 @@ def apply() -> None:
     set_progress_bars(_is_on("DISTDL_PROGRESS_BARS", by_default=True))
     progress.set_progress_thread(_is_on("DISTDL_PROGRESS_THREAD", by_default=True))
     _core.set_hosts(ranks_on_each_host())
+    limit = os.environ.get("DISTDL_POOL_LIMIT") or None
+    if limit is not None and not limit.isdecimal():
+        raise ValueError(f"DISTDL_POOL_LIMIT={limit!r}; it has to be a number of bytes")
+    memory.set_pool_limit(None if limit is None else int(limit))
     memory.set_staging(os.environ.get("DISTDL_STAGING", "where needed"))
     memory.set_device_memory(os.environ.get("DISTDL_DEVICE_MEMORY") or "staged")
 

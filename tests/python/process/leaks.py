@@ -48,7 +48,7 @@ def memory():
     distdl.memory.empty_pool()
     small, large = malloc_bytes()
     resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return {"small": small, "large": large, "resident": resident, "Python": sys.getallocatedblocks()}
+    return {"small": small, "large": large + distdl.memory.pool_used(), "resident": resident, "Python": sys.getallocatedblocks()}
 
 
 def all_that_is_alive():

@@ -1,4 +1,4 @@
-"""The pool of memory behind results: what it keeps, gives back and never shares."""
+"""The pool of memory behind large tensors: what it keeps, gives back and never shares."""
 
 import pytest
 import torch
@@ -48,10 +48,12 @@ def test_results_in_use_share_no_memory(P_world):
 def test_the_limit_bounds_what_is_kept(P_world):
     memory.set_pool_limit(3 * MIB)
     assert memory.pool_limit() == 3 * MIB
-    for size in (1, 2, 4, 1, 8):
+    for size in (1, 8, 4, 1, 2):
         result_of(P_world, size * MIB)
         assert memory.pool_size() <= 3 * MIB
-    assert memory.pool_size() > 0
+    memory.empty_pool()
+    torch.ones(MIB // 4)
+    assert memory.pool_size() == MIB
     memory.set_pool_limit(0)
     assert memory.pool_size() == 0
     assert bool((result_of(P_world, MIB) == job.size).all())
@@ -60,23 +62,48 @@ def test_the_limit_bounds_what_is_kept(P_world):
         memory.set_pool_limit(-1)
 
 
-@pytest.mark.ranks(1)  # no memory of messages is in the pool
-@pytest.mark.parametrize(("sizes", "kept"), [((2, 1), 1), ((1, 2), 2), ((1, 2, 1), 1)])
-def test_memory_that_was_not_used_for_the_longest_time_is_given_back(P_world, sizes, kept):
-    """Results of 1 and 2 MiB are freed in this order, where the last may use the memory of the first again."""
-    results = {size: result_of(P_world, size * MIB) for size in {*sizes}}
-    for size in sizes:
-        results.pop(size, None)
-        if sizes.count(size) > 1:
-            result_of(P_world, size * MIB)
-    assert memory.pool_size() == 3 * MIB
-    memory.set_pool_limit(5 * MIB // 2)
-    assert memory.pool_size() == kept * MIB
+def test_all_large_tensors_of_torch_are_in_the_pool(P_world):
+    del P_world
+    used, where = memory.pool_used(), torch.ones(MIB // 4)
+    assert memory.pool_used() - used == MIB
+    place = where.data_ptr()
+    where = where.exp_()  # in place
+    assert where.data_ptr() == place
+    del where
+    assert memory.pool_used() == used
+    assert torch.zeros(MIB // 4).data_ptr() == place
+    small = torch.ones(100)
+    assert memory.pool_used() == used
+    assert float(small.sum()) == 100
 
 
-@pytest.mark.parametrize("mib", [2, 3, 4, 7])
-def test_large_results_begin_at_a_huge_page(P_world, mib):
-    assert result_of(P_world, mib * MIB).data_ptr() % (2 * MIB) == 0
+def test_without_a_pool_tensors_are_in_memory_of_torch(P_world):
+    before = torch.ones(MIB)
+    memory.set_pool_limit(0)
+    used = memory.pool_used()
+    assert bool((result_of(P_world, MIB) == job.size).all())
+    kept = torch.ones(MIB)
+    assert memory.pool_used() == used
+    memory.set_pool_limit(None)
+    assert memory.pool_limit() is None
+    assert torch.equal(before, kept)
+    del before
+    assert memory.pool_used() == used - 4 * MIB
+
+
+def test_a_tensor_that_is_too_large_is_refused_as_by_torch(P_world):
+    del P_world
+    with pytest.raises(RuntimeError, match="can't allocate memory: you tried to allocate"):
+        torch.empty(1 << 50, dtype=torch.uint8)
+
+
+def test_the_profiler_of_torch_sees_the_memory(P_world):
+    del P_world
+    with torch.profiler.profile(profile_memory=True) as profile:
+        torch.ones(MIB)
+    sizes = [event.cpu_memory_usage for event in profile.events()]
+    assert max(sizes) == 4 * MIB
+    assert min(sizes) == -4 * MIB
 
 
 def test_emptied(P_world):

@@ -33,11 +33,11 @@ def malloc_bytes():
 
 
 def alive():
-    """The number of tensors, and the bytes that malloc has handed out, after garbage collection."""
+    """The number of tensors, and the bytes that malloc and the pool have handed out, after garbage collection."""
     gc.collect()
     distdl.memory.empty_pool()
     tensors = sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
-    return tensors, sum(malloc_bytes())
+    return tensors, sum(malloc_bytes()) + distdl.memory.pool_used()
 
 
 def assert_stays(step, name=""):

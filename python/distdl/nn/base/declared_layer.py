@@ -12,7 +12,7 @@ from distdl.modules.first_values import FirstValues, checksum, versions
 from distdl.nn.base.from_sequential import FromSequential
 from distdl.nn.base.option_types import checked
 from distdl.nn.base.options import NOT_ATTRIBUTES, comparable, kind_of, split_arguments
-from distdl.parameters.layout import current_kind
+from distdl.parameters.layout import OF_LAYERS, current_kind
 from distdl.parameters.transport import ParameterTransport
 from distdl.partitions.construction import PartitionLike, constructing
 from distdl.partitions.grid import Grid
@@ -27,12 +27,14 @@ class DeclaredLayer(FromSequential):
         partitions: the names of the partitions, in order.
         options: the names of the options, in order.
         tensors: names of the arguments of ``compute`` that are tensors; they come first.
+        default_layout: of its parameters, as in :func:`distdl.parameter_layout`.
         brings_parameters: whether :meth:`parameters_in_use` moves parameters to the workers that use them.
     """
 
     uses_hooks = False
     tensors: ClassVar[tuple[str, ...]] = ("input",)
     brings_parameters: ClassVar[bool] = True
+    default_layout: ClassVar[str] = OF_LAYERS
 
     reserved_names: ClassVar[frozenset[str]] = frozenset()
     """Attributes of every layer, which no option may be called."""
@@ -48,8 +50,8 @@ class DeclaredLayer(FromSequential):
         known = {P: value for P, value in partitions.items() if value is not None or P == "P_x"}
         compared = {key: comparable(value) for key, value in options.items()}
         compared |= {"device": kind_of(options["device"])} if "device" in options else {}
-        if current_kind() != "owner":
-            compared["parameter_layout"] = current_kind()
+        if (kind := current_kind(self.default_layout)) != self.default_layout:
+            compared["parameter_layout"] = kind
         with constructing(name, known, compared) as grids:
             self.__dict__.update(dict.fromkeys(partitions))
             for (P, value), grid in zip(known.items(), grids, strict=True):

@@ -66,7 +66,6 @@ def rows() -> dict[str, Row]:
                 "bytes": [
                     Wrong(-1, ValueError, "bytes=-1"),
                     Wrong("a", TypeError, "."),
-                    Wrong(None, TypeError, "."),
                     Wrong(1.5, TypeError, "."),
                 ]
             },
@@ -74,6 +73,7 @@ def rows() -> dict[str, Row]:
         ),
         "memory.pool_limit": Row(memory.pool_limit, lambda P: {}, alone=True),
         "memory.pool_size": Row(memory.pool_size, lambda P: {}, alone=True),
+        "memory.pool_used": Row(memory.pool_used, lambda P: {}, alone=True),
         "memory.empty_pool": Row(memory.empty_pool, lambda P: {}, alone=True),
         "memory.set_device_memory": Row(
             memory.set_device_memory,
