@@ -40,7 +40,7 @@ RUNNING: dict[str, Variable] = {
     ),
     "DISTDL_POOL_LIMIT": (
         "none",
-        "The bytes of unused memory that the pool of tensors keeps; with ``0`` all tensors are in memory of torch's own "
+        "The bytes of unused memory that the pool of tensors keeps; with ``0`` tensors are in memory of torch's own "
         "allocator. See :func:`distdl.memory.set_pool_limit`.",
     ),
     "DISTDL_PROGRESS_BARS": (

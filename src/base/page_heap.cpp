@@ -19,7 +19,8 @@ std::size_t rounded_up(std::size_t bytes, std::size_t unit) { return (bytes + un
 
 /// Addresses for several times the machine's memory, since free spans lie between those in use. They cost nothing.
 std::size_t addresses_wanted() {
-  const auto memory = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const auto memory =
+      static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   rlimit limit{};
   const bool is_limited = getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
   return rounded_up(is_limited ? std::min<std::size_t>(4 * memory, limit.rlim_cur / 4) : 4 * memory, kHugePage);

@@ -6,7 +6,7 @@
 
 namespace distdl::operators {
 
-class AllSumReduce final : public LinearOperator {
+class AllSumReduce : public LinearOperator {
  public:
   /// `in_pieces`: see through_host().
   AllSumReduce(std::shared_ptr<const OperatorId> id, bool is_adjoint, std::shared_ptr<const AxisGroup> group,
@@ -20,13 +20,14 @@ class AllSumReduce final : public LinearOperator {
   Traffic count_traffic(const at::Tensor& x) const override;
   Shape result_sizes(at::IntArrayRef sizes) const override { return sizes.vec(); }
 
+ protected:
+  std::shared_ptr<const AxisGroup> group_;
+  bool in_pieces_;
+
  private:
   SumRoute route(std::int64_t bytes) const;
   /// Adds up the group's vectors or pieces of them, which are contiguous, in memory that MPI can use.
   void add_up(const at::Tensor& own, const at::Tensor& result, SumRoute by, EarlySend early) const;
-
-  std::shared_ptr<const AxisGroup> group_;
-  bool in_pieces_;
 };
 
 class AllSumReducePrimitive final : public Primitive {

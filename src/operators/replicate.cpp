@@ -8,10 +8,24 @@
 
 namespace distdl::operators {
 
+namespace {
+
+/// The adjoint: every worker receives the sum of what comes back for all copies. Its result is a single element of a
+/// single space again, of which each worker has a copy.
+class SumOfCopies final : public AllSumReduce {
+ public:
+  using AllSumReduce::AllSumReduce;
+  OperatorPtr make_adjoint() const override {
+    return c10::make_intrusive<Replicate>(id_, !is_adjoint_, group_, in_pieces_);
+  }
+};
+
+}  // namespace
+
 at::Tensor Replicate::apply(const at::Tensor& x, EarlySend /*early*/) const { return at::alias(x); }
 
 OperatorPtr Replicate::make_adjoint() const {
-  return c10::make_intrusive<AllSumReduce>(id_, !is_adjoint_, group_, in_pieces_);
+  return c10::make_intrusive<SumOfCopies>(id_, !is_adjoint_, group_, in_pieces_);
 }
 
 ReplicatePrimitive::ReplicatePrimitive(MPI_Comm root, const Partition& x)

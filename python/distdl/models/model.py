@@ -90,8 +90,6 @@ class DistributedModel(Container, WrappedModule):
     ) -> None:
         Layer.__init__(self, locals())
 
-    # Constructing
-
     def check_options(self) -> None:
         check_choice("distribute", "fallback", self.fallback, FALLBACKS)
         check_choice("distribute", "values", self.values, ("refuse", "agree"))

@@ -46,9 +46,15 @@ def memory():
     """Bytes of small and of large blocks of memory, bytes that are resident, and Python's objects."""
     gc.collect()
     distdl.memory.empty_pool()
-    small, large = malloc_bytes()
+    small, mapped = malloc_bytes()
+    large = mapped + distdl.memory.pool_used()
     resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return {"small": small, "large": large + distdl.memory.pool_used(), "resident": resident, "Python": sys.getallocatedblocks()}
+    return {
+        "small": small,
+        "large": large,
+        "resident": resident,
+        "Python": sys.getallocatedblocks(),
+    }
 
 
 def all_that_is_alive():

@@ -53,7 +53,7 @@ def test_the_limit_bounds_what_is_kept(P_world):
         assert memory.pool_size() <= 3 * MIB
     memory.empty_pool()
     torch.ones(MIB // 4)
-    assert memory.pool_size() == MIB
+    assert memory.pool_size() >= MIB
     memory.set_pool_limit(0)
     assert memory.pool_size() == 0
     assert bool((result_of(P_world, MIB) == job.size).all())

@@ -50,8 +50,8 @@ class DeclaredLayer(FromSequential):
         known = {P: value for P, value in partitions.items() if value is not None or P == "P_x"}
         compared = {key: comparable(value) for key, value in options.items()}
         compared |= {"device": kind_of(options["device"])} if "device" in options else {}
-        if (kind := current_kind(self.default_layout)) != self.default_layout:
-            compared["parameter_layout"] = kind
+        if (layout := current_kind(self.default_layout)) != self.default_layout:
+            compared["parameter_layout"] = layout
         with constructing(name, known, compared) as grids:
             self.__dict__.update(dict.fromkeys(partitions))
             for (P, value), grid in zip(known.items(), grids, strict=True):
