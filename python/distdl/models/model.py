@@ -191,8 +191,6 @@ class DistributedModel(Container, WrappedModule):
         else:
             super().__setattr__(name, value)
 
-    # Call
-
     def vote_on(self, agreement: _core.LayerAgreement, args: tuple[object, ...]) -> bool:
         """Vote; with as_sequential, the order of the inputs in memory counts as well."""
         changed = super().vote_on(agreement, args)
