@@ -109,7 +109,7 @@ def derived(model, y):
         (hooked, "hook"),
         (shown_again, "same memory"),
         (replaced, "data of a tensor is replaced"),
-        (weight_written, "writes into weight"),
+        (weight_written, "writes into its parameter weight after"),
         (buffer_written, "writes into mean"),
         (plain_written, "neither parameter nor buffer"),
         (trained_plain, r"trained\[0\] asks for gradients.*torch.nn.Parameter"),

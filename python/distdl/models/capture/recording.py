@@ -232,7 +232,7 @@ class Recording:
         boundaries: the beginnings and ends of calls of modules, in order.
         results: the model's results, with values in place of tensors.
         looks: at values that are known in a call only, in order.
-        written: the final values of buffers that the model writes into, by name.
+        written: the final values of parameters and buffers that the model writes into, by name.
         derivations: what is known of autograd functions, by their calls.
         kept: the names of parameters and buffers on which tensors of an earlier call depend, by their ids.
         tables: the attributes that hold these tensors.

@@ -217,13 +217,14 @@ class Skeleton:
         return {id(value) for _, value in unrecorded.attributes_of(self.model) if isinstance(value, torch.Tensor)}
 
     def _written(self, recorder: Recorder) -> dict[str, Value]:
-        """The values of buffers that the model has written into; notes those that it has made anew."""
-        written = {}
+        """The values of parameters and buffers that the model has written into; notes buffers that it has made anew."""
+        written = dict[str, Value]()
         before, self._caches = self._caches, {}
         in_state = self.model.state_dict(keep_vars=True).keys()
         for name, tensor in self.model.named_parameters():
-            if recorder.tensors.changed(tensor, name) is not None:
-                raise NotImplementedError(f"the model writes into its parameter {name}")
+            if (value := recorder.tensors.changed(tensor, name)) is not None:
+                _refuse_lost_parameter(name, tensor, value, recorder.recording)
+                written[name] = value
         for name, tensor in self.model.named_buffers(remove_duplicate=False):
             value = recorder.tensors.changed(tensor, self._names.get(id(tensor), ""))
             if value is None or tensor is before.get(name):
@@ -253,6 +254,23 @@ class Skeleton:
             name in buffers and recorder.tensors.changed(buffers[name], name) is None for name in sources
         )
         return tensor if are_kept else None
+
+
+def _refuse_lost_parameter(name: str, parameter: torch.nn.Parameter, value: Value, recording: Recording) -> None:
+    """Refuse writes into a parameter after which it would have no gradient, or one of other values."""
+    if value.is_differentiable and not parameter.requires_grad:
+        raise NotImplementedError(
+            f"the model writes a tensor with a derivative into its parameter {name}; call its detach() first"
+        )
+    uses = [node for node in recording.nodes if any(read.name == name for read in node.inputs)]
+    if parameter.requires_grad and any(
+        node.records_gradients and node.key != "with_values" and any(y.is_differentiable for y in node.outputs)
+        for node in uses
+    ):
+        raise NotImplementedError(
+            f"the model writes into its parameter {name} after it has computed with it, which changes its gradient; "
+            "write before, or freeze it by requires_grad_(False)"
+        )
 
 
 def _input(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
