@@ -16,6 +16,7 @@ from distdl.models.capture.kept_tables import KeptTables
 from distdl.models.capture.looks import Looks, OpenLookError
 from distdl.models.capture.marks import ids_at, kept_tables, made_without_gradients
 from distdl.models.capture.memory_order import strides_in
+from distdl.models.capture.passed_objects import PassedObjects, own_copy
 from distdl.models.capture.recorder import Recorder
 from distdl.models.capture.recording import Recording, Value
 from distdl.models.capture.transposed_linear import with_transposed_linear
@@ -26,7 +27,7 @@ from distdl.torch_compat.autograd import autograd_again
 from distdl.torch_compat.fake import FakeTensor, FakeTensorMode, with_whole_lists, without_log
 from distdl.torch_compat.modes import with_functions
 from distdl.torch_compat.parametrizations import computed_weights
-from distdl.torch_compat.trees import tree_map_only
+from distdl.torch_compat.trees import tree_map
 
 
 class Skeleton:
@@ -155,7 +156,8 @@ class Skeleton:
         with self._mode, torch.inference_mode(False):
             fakes = [_input(shape, strides, dtype) for shape, strides, dtype in inputs]
         rest = iter(fakes)
-        args, kwargs = tree_map_only(torch.Tensor, lambda tensor: next(rest), call)
+        args, kwargs = tree_map(lambda leaf: next(rest) if isinstance(leaf, torch.Tensor) else own_copy(leaf), call)
+        objects = PassedObjects((*args, *kwargs.values()))
         names_of_attributes = {
             id(attribute): f"{path}.{name}".removeprefix(".")
             for (path, name), attribute in unrecorded.attributes_of(self.model)
@@ -187,6 +189,7 @@ class Skeleton:
             except OpenLookError:
                 return recorder
             recorder.recording.results = recorder.tensors.results(results)
+            recorder.recording.returned_objects = objects.places_in(results)
         recorder.recording.written.update(self._written(recorder))
         return recorder
 
