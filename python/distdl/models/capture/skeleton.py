@@ -115,12 +115,12 @@ class Skeleton:
                 self._refuse_new_modules(before.modules)
                 raise
             self._refuse_new_modules(before.modules)
-            if recorder.recording.is_open:
-                return with_transposed_linear(recorder.recording)
             if unrecorded.drawn_outside_of_torch() != other_generators:
                 raise NotImplementedError(
                     "the model draws random numbers of Python or NumPy, and a call is recorded once; draw them by torch"
                 )
+            if recorder.recording.is_open:
+                return with_transposed_linear(recorder.recording)
             if not torch.equal(torch.get_rng_state(), generator):
                 raise NotImplementedError(
                     "the model seeds torch's random numbers, and a call is recorded once; seed them before the call"
@@ -197,7 +197,8 @@ class Skeleton:
         for name, module in self.model.named_modules():
             if id(module) not in known and tensors_in_state(module):
                 raise NotImplementedError(
-                    f"the model makes its module {name}, a {type(module).__name__}, while it is called; make it before"
+                    f"the model makes its module {name}, a {type(module).__name__}, while it is called; make it in the "
+                    "constructor, or call the model once before distribute() if only its first call makes it"
                 )
 
     def _refuse_counters(self, after_first: Mapping[tuple[str, str], object]) -> None:
