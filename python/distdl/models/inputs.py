@@ -15,6 +15,7 @@ from distdl.models.plan.requested import is_grid, requested_grid
 from distdl.nn.base.layer import Layer
 from distdl.nn.wrapped_module import ModuleCall
 from distdl.partitions.grid import Grid
+from distdl.texts import text_of
 from distdl.torch_compat.trees import tree_flatten
 
 _DEFAULT = object()  # no partition was named
@@ -28,7 +29,7 @@ def tensors_in(call: object) -> list[torch.Tensor]:
 def text_of_others(call: object) -> str:
     """The structure of a call, and its arguments that are no tensors, which all ranks have compared."""
     leaves, structure = tree_flatten(call)
-    return f"{structure} {[leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)]}"
+    return f"{structure} {[text_of(leaf) for leaf in leaves if not isinstance(leaf, torch.Tensor)]}"
 
 
 class InputPartitions:
@@ -134,15 +135,27 @@ class PlacedInput:
     planned: Placement
 
 
-def placed_inputs(model: Layer, partitions: InputPartitions, call: ModuleCall) -> list[PlacedInput]:
+def placed_inputs(
+    model: Layer, partitions: InputPartitions, call: ModuleCall, known: Mapping[torch.Tensor, Placement]
+) -> list[PlacedInput]:
     """Where the tensors of a call are.
+
+    Args:
+        known: the placements of tensors that the model has returned.
 
     Raises:
         ValueError: if a tensor does not fit its partition, or it is not clear whether it is a block.
     """
     placed: list[PlacedInput] = []
-    for i, (name, requested) in enumerate(partitions.of(call)):
+    for i, ((name, requested), tensor) in enumerate(zip(partitions.of(call), tensors_in(call), strict=True)):
         shapes = [tuple(shape) for shape, _ in model.structure(model.grid, i)]
+        if requested is _DEFAULT and (place := known.get(tensor)) is not None:
+            requested = place.grid(model.grid) if isinstance(place, Blocks) else None
+        elif requested is _DEFAULT and max(map(len, shapes)) > model.grid.dim:
+            raise ValueError(
+                f"distribute: {name} has a tensor of the shapes {_texts(shapes)}, with more dimensions than P_x; name "
+                f"its partition: input_partitions={{{name!r}: P}}. Results of the model need none, passed as they are"
+            )
         if isinstance(requested, Grid):
             grid, of = requested, f"input_partitions[{name!r}]"
         elif requested is _DEFAULT and max(map(len, shapes)) >= model.grid.dim:

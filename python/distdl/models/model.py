@@ -16,8 +16,9 @@ from distdl.models.capture.assignments import AttributeSnapshot
 from distdl.models.capture.recording import Value
 from distdl.models.capture.skeleton import Skeleton
 from distdl.models.container import Container
-from distdl.models.inputs import InputPartitions, memory_orders, placed_inputs, tensors_in, text_of_others
+from distdl.models.inputs import InputPartitions, memory_orders, tensors_in, text_of_others
 from distdl.models.operations.placement import Blocks
+from distdl.models.passing import Passing
 from distdl.models.plan.halo_choice import HALOS
 from distdl.models.plan.parameter_splits import split_layouts
 from distdl.models.plan.requested import Request, requested_splits
@@ -32,7 +33,7 @@ from distdl.nn.base.compile.calls import place_of
 from distdl.nn.base.layer import Layer
 from distdl.nn.base.options import check_choice
 from distdl.nn.base.random_numbers import key_of_first_worker
-from distdl.nn.wrapped_module import ModuleCall, WrappedModule
+from distdl.nn.wrapped_module import ModuleCall
 from distdl.operators.dispatch import Applied
 from distdl.parameters.layout import OF_MODELS, Layout, current_kind
 from distdl.partitions.construction import PartitionLike
@@ -49,7 +50,7 @@ class _NotCalledError(RuntimeError, AttributeError):
         super().__init__("distribute: the output_partition is known after the first call of the model")
 
 
-class DistributedModel(Container, WrappedModule):
+class DistributedModel(Container, Passing):
     """A model over partitions, which :func:`distdl.distribute` makes.
 
     Shape:
@@ -155,7 +156,7 @@ class DistributedModel(Container, WrappedModule):
     def __getstate__(self) -> dict[str, object]:
         """The state without programs, which belong to these parameters: a copy makes its own."""
         none: dict[str, object] = {"_programs": ProgramCache(), "program": None, "_snapshot": None, "_held": []}
-        return self.__dict__ | none | {"_distdl_is_setup": False}
+        return self.__dict__ | none | {"_distdl_is_setup": False, "_placements": None}
 
     @property
     def output_partition(self) -> object:
@@ -197,7 +198,7 @@ class DistributedModel(Container, WrappedModule):
         if not self.as_sequential:
             return changed
         call = cast(ModuleCall, args[0])
-        before, self._orders = self._orders, memory_orders(self, placed_inputs(self, self._inputs, call), call)
+        before, self._orders = self._orders, memory_orders(self, self.placed(self._inputs, call), call)
         return changed or before != self._orders
 
     def beside_vote(self, args: tuple[object, ...], parameters: Sequence[torch.Tensor]) -> list[Applied]:
@@ -210,7 +211,7 @@ class DistributedModel(Container, WrappedModule):
         if self._problem is not None:
             raise self._problem
         self.module.training = self.training  # it is no child of this module, which has the same children
-        placed = placed_inputs(self, self._inputs, cast(ModuleCall, args[0]))
+        placed = self.placed(self._inputs, cast(ModuleCall, args[0]))
         inputs = [(input.blocks.shape, self.structure(input.workers, i)[0][1]) for i, input in enumerate(placed)]
         modes = tuple(module.training for module in self.known_modules())
         dtypes = tuple(parameter.dtype for parameter in self.parameters())  # a submodule may have been converted
@@ -274,8 +275,7 @@ class DistributedModel(Container, WrappedModule):
         assert self._snapshot is not None
         outcomes = OutcomesOfCall()
         while True:
-            program = self.program
-            assert program is not None
+            program = cast(Program, self.program)
             self._snapshot.marks.put(program.plan.recording.tables)
             key = key_of_first_worker(self.grid) if program.is_random and not self.as_sequential else None
             try:

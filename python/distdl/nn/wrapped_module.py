@@ -21,7 +21,7 @@ from distdl.partitions.boxes import as_slices
 from distdl.partitions.construction import constructing
 from distdl.partitions.signatures import misfit
 from distdl.partitions.structure import zero_volume_tensor
-from distdl.texts import safe_text
+from distdl.texts import safe_text, text_of
 from distdl.torch_compat.parametrizations import computed_weights
 from distdl.torch_compat.subclasses import may_override, overridden
 from distdl.torch_compat.trees import tree_flatten
@@ -38,7 +38,7 @@ class WrappedModule(Layer):
         needs_one_name: whether modules within must have a single name.
     """
 
-    tensors: ClassVar[tuple[str, ...]] = ("first tensor", *(f"tensor {i}" for i in range(1, 16)))
+    tensors: ClassVar[tuple[str, ...]] = ("first tensor", *(f"tensor {i}" for i in range(1, 512)))
     needs_one_name: ClassVar[bool] = True
     module: torch.nn.Module
 
@@ -201,7 +201,7 @@ class WrappedModule(Layer):
         if kwargs or not args or not all(isinstance(x, torch.Tensor) for x in args):
             leaves, structure = tree_flatten((args, kwargs))
             tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
-            others = [safe_text(x) for x in leaves if not isinstance(x, torch.Tensor)]
+            others = [safe_text(x, text_of) for x in leaves if not isinstance(x, torch.Tensor)]
             self._other_arguments = f" {safe_text(structure)} [{', '.join(others)}]"
             first = leaves[0] if leaves else None
             if not isinstance(first, torch.Tensor):

@@ -128,19 +128,6 @@ class Graph(torch.nn.Module):
         return x
 
 
-class Clamping(torch.nn.Module):
-    """Writes into a parameter."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.ones(2))
-
-    def forward(self, x):
-        with torch.no_grad():
-            self.weight.clamp_(0.0, 0.5)
-        return x * self.weight
-
-
 @pytest.mark.parametrize(
     ("model", "words"),
     [
@@ -149,7 +136,6 @@ class Clamping(torch.nn.Module):
         (Remembered, "an earlier call"),
         (lambda: Function(torch.func.vmap(torch.sin)), "torch.func.vmap, .* where the model returns it"),
         (Graph, "derivative into its buffer last"),
-        (Clamping, "parameter weight"),
     ],
 )
 def test_models_that_change_themselves_are_refused(model, words):

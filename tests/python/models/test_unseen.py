@@ -109,7 +109,7 @@ def derived(model, y):
         (hooked, "hook"),
         (shown_again, "same memory"),
         (replaced, "data of a tensor is replaced"),
-        (weight_written, "writes into weight"),
+        (weight_written, "writes into its parameter weight after"),
         (buffer_written, "writes into mean"),
         (plain_written, "neither parameter nor buffer"),
         (trained_plain, r"trained\[0\] asks for gradients.*torch.nn.Parameter"),
@@ -287,3 +287,14 @@ def test_buffers_are_written_through_their_data():
     torch.manual_seed(0)
     for split in ([P_world.size, 1], [1, P_world.size]):
         assert_equal_models(Model(averaged).double(), (4, 3), split)
+
+
+def drawn_before_a_look(model, y):
+    return y if (y * random.random()).sum() > 0 else -y
+
+
+def test_numbers_of_python_are_refused_before_a_look():
+    P_x = grid(P_world, [P_world.size, 1])
+    ours = distdl.distribute(Model(drawn_before_a_look), P_x, values="agree")
+    x = distdl.scatter(torch.ones(4, 3), P_x)
+    raises_everywhere(NotImplementedError, "Python or NumPy", lambda: ours(x), seconds=20.0)

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from distdl.models.capture.recording import Arguments, Function, Options
+from distdl.models.capture.source_line import source_line
 from distdl.torch_compat.operators import assert_async
 
 INLINED = {"gumbel_softmax", "multi_head_attention_forward"}
@@ -59,6 +60,17 @@ def with_values(x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     x = x.clone()
     with torch.no_grad():
         return x.copy_(values)
+
+
+def assign_data(x: torch.Tensor, values: torch.Tensor) -> None:
+    """Write values into a parameter or buffer, as ``x.data = values`` does."""
+    if not x.is_leaf or values.shape != x.shape or values.dtype != x.dtype:
+        raise NotImplementedError(
+            f"the data of a tensor is replaced, at {source_line()}; that is known of parameters and buffers, by a "
+            "tensor of the same shape and dtype; use copy_() for others"
+        )
+    with torch.no_grad():
+        x.copy_(values)
 
 
 def meshgrid(*tensors: Any, indexing: str | None = None) -> tuple[torch.Tensor, ...]:
@@ -258,6 +270,8 @@ DECOMPOSITIONS: dict[str, Function] = {
 
 def decomposition(function: Function, key: str) -> Function | None:
     """A function in place of one that has no rule; None for all others."""
+    if function == torch.Tensor.data.__set__:
+        return assign_data
     replacement = DECOMPOSITIONS.get(key)
     if replacement is None or not function.__name__.endswith("_"):
         return replacement

@@ -90,7 +90,8 @@ class _Change:
         self._numbers = itertools.count(1 + max(value.number for node in recording.nodes for value in node.outputs))
         self._packed: dict[Value, _Packed] = {}
         self._replaced: dict[Value, Value] = {}
-        self.changed = Recording(recording.inputs, tables=recording.tables)
+        self.changed = Recording(recording.inputs, tables=recording.tables,
+                                 returned_objects=recording.returned_objects)  # fmt: skip
         places = []
         for node in recording.nodes:
             places.append(len(self.changed.nodes))

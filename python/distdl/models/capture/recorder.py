@@ -85,8 +85,7 @@ class Recorder(TorchFunctionMode):
         looks: Looks | None = None,
     ) -> None:
         super().__init__()
-        self._bar = bar
-        self._key_of_layer, self._real_strides = key_of_layer, real_strides
+        self._bar, self._key_of_layer, self._real_strides = bar, key_of_layer, real_strides
         self._selections = Selections(ELEMENTWISE)
         self._earlier = earlier
         self.tensors = RecordedTensors(model, names, attributes, self._selections, self._kept)
@@ -293,8 +292,9 @@ class Recorder(TorchFunctionMode):
                 self._add_nodes(call, other, {id(other): call.args[0]})
                 self._write_through(other)
                 self.tensors.stale.discard(id(tensor))
-            elif unrecorded.is_same_view(tensor, other) and not tensor.requires_grad and not other.requires_grad:
-                call = self._described(_Call(torch.clone, "clone", (tensor,), {}))  # as of detach() or data
-                self._add_node(call, self.tensors.new(other))
+            elif unrecorded.is_same_view(tensor, other) and not tensor.requires_grad and other.is_leaf:
+                with torch.set_grad_enabled(other.requires_grad):  # as of detach() or data
+                    run, read = (with_values, (other, tensor)) if other.requires_grad else (torch.clone, (tensor,))
+                    self._add_node(self._described(_Call(run, run.__name__, read, {})), self.tensors.new(other))
             else:
                 self.tensors.stale.add(id(other))

@@ -13,6 +13,7 @@ import torch
 from distdl.models.capture import unrecorded
 from distdl.models.capture.call_device import on_device_of_call
 from distdl.models.capture.marks import KeptTable
+from distdl.models.capture.passed_objects import Places
 from distdl.torch_compat.trees import tree_flatten, tree_map_only, tree_unflatten
 
 Function = Callable[..., object]
@@ -232,10 +233,11 @@ class Recording:
         boundaries: the beginnings and ends of calls of modules, in order.
         results: the model's results, with values in place of tensors.
         looks: at values that are known in a call only, in order.
-        written: the final values of buffers that the model writes into, by name.
+        written: the final values of parameters and buffers that the model writes into, by name.
         derivations: what is known of autograd functions, by their calls.
         kept: the names of parameters and buffers on which tensors of an earlier call depend, by their ids.
         tables: the attributes that hold these tensors.
+        returned_objects: the objects of the call that the model returns.
         observed: the dimensions along which nodes without a rule may be split, or why there is no telling.
     """
 
@@ -248,6 +250,7 @@ class Recording:
     derivations: dict[str, object] = field(default_factory=dict)
     kept: dict[int, list[str]] = field(default_factory=dict)
     tables: list[KeptTable] = field(default_factory=list)
+    returned_objects: Places = ()
     observed: dict[Node, tuple[CommonDim, ...] | Exception] = field(default_factory=dict)
     _producers: dict[Value, Node] = field(default_factory=dict, repr=False)
 

@@ -16,6 +16,7 @@ from distdl.models.capture.kept_tables import KeptTables
 from distdl.models.capture.looks import Looks, OpenLookError
 from distdl.models.capture.marks import ids_at, kept_tables, made_without_gradients
 from distdl.models.capture.memory_order import strides_in
+from distdl.models.capture.passed_objects import PassedObjects, own_copy
 from distdl.models.capture.recorder import Recorder
 from distdl.models.capture.recording import Recording, Value
 from distdl.models.capture.transposed_linear import with_transposed_linear
@@ -26,7 +27,7 @@ from distdl.torch_compat.autograd import autograd_again
 from distdl.torch_compat.fake import FakeTensor, FakeTensorMode, with_whole_lists, without_log
 from distdl.torch_compat.modes import with_functions
 from distdl.torch_compat.parametrizations import computed_weights
-from distdl.torch_compat.trees import tree_map_only
+from distdl.torch_compat.trees import tree_map
 
 
 class Skeleton:
@@ -114,12 +115,12 @@ class Skeleton:
                 self._refuse_new_modules(before.modules)
                 raise
             self._refuse_new_modules(before.modules)
-            if recorder.recording.is_open:
-                return with_transposed_linear(recorder.recording)
             if unrecorded.drawn_outside_of_torch() != other_generators:
                 raise NotImplementedError(
                     "the model draws random numbers of Python or NumPy, and a call is recorded once; draw them by torch"
                 )
+            if recorder.recording.is_open:
+                return with_transposed_linear(recorder.recording)
             if not torch.equal(torch.get_rng_state(), generator):
                 raise NotImplementedError(
                     "the model seeds torch's random numbers, and a call is recorded once; seed them before the call"
@@ -155,7 +156,8 @@ class Skeleton:
         with self._mode, torch.inference_mode(False):
             fakes = [_input(shape, strides, dtype) for shape, strides, dtype in inputs]
         rest = iter(fakes)
-        args, kwargs = tree_map_only(torch.Tensor, lambda tensor: next(rest), call)
+        args, kwargs = tree_map(lambda leaf: next(rest) if isinstance(leaf, torch.Tensor) else own_copy(leaf), call)
+        objects = PassedObjects((*args, *kwargs.values()))
         names_of_attributes = {
             id(attribute): f"{path}.{name}".removeprefix(".")
             for (path, name), attribute in unrecorded.attributes_of(self.model)
@@ -187,6 +189,7 @@ class Skeleton:
             except OpenLookError:
                 return recorder
             recorder.recording.results = recorder.tensors.results(results)
+            recorder.recording.returned_objects = objects.places_in(results)
         recorder.recording.written.update(self._written(recorder))
         return recorder
 
@@ -194,7 +197,8 @@ class Skeleton:
         for name, module in self.model.named_modules():
             if id(module) not in known and tensors_in_state(module):
                 raise NotImplementedError(
-                    f"the model makes its module {name}, a {type(module).__name__}, while it is called; make it before"
+                    f"the model makes its module {name}, a {type(module).__name__}, while it is called; make it in the "
+                    "constructor, or call the model once before distribute() if only its first call makes it"
                 )
 
     def _refuse_counters(self, after_first: Mapping[tuple[str, str], object]) -> None:
@@ -217,13 +221,14 @@ class Skeleton:
         return {id(value) for _, value in unrecorded.attributes_of(self.model) if isinstance(value, torch.Tensor)}
 
     def _written(self, recorder: Recorder) -> dict[str, Value]:
-        """The values of buffers that the model has written into; notes those that it has made anew."""
-        written = {}
+        """The values of parameters and buffers that the model has written into; notes buffers that it has made anew."""
+        written = dict[str, Value]()
         before, self._caches = self._caches, {}
         in_state = self.model.state_dict(keep_vars=True).keys()
         for name, tensor in self.model.named_parameters():
-            if recorder.tensors.changed(tensor, name) is not None:
-                raise NotImplementedError(f"the model writes into its parameter {name}")
+            if (value := recorder.tensors.changed(tensor, name)) is not None:
+                _refuse_lost_parameter(name, tensor, value, recorder.recording)
+                written[name] = value
         for name, tensor in self.model.named_buffers(remove_duplicate=False):
             value = recorder.tensors.changed(tensor, self._names.get(id(tensor), ""))
             if value is None or tensor is before.get(name):
@@ -253,6 +258,23 @@ class Skeleton:
             name in buffers and recorder.tensors.changed(buffers[name], name) is None for name in sources
         )
         return tensor if are_kept else None
+
+
+def _refuse_lost_parameter(name: str, parameter: torch.nn.Parameter, value: Value, recording: Recording) -> None:
+    """Refuse writes into a parameter after which it would have no gradient, or one of other values."""
+    if value.is_differentiable and not parameter.requires_grad:
+        raise NotImplementedError(
+            f"the model writes a tensor with a derivative into its parameter {name}; call its detach() first"
+        )
+    uses = [node for node in recording.nodes if any(read.name == name for read in node.inputs)]
+    if parameter.requires_grad and any(
+        node.records_gradients and node.key != "with_values" and any(y.is_differentiable for y in node.outputs)
+        for node in uses
+    ):
+        raise NotImplementedError(
+            f"the model writes into its parameter {name} after it has computed with it, which changes its gradient; "
+            "write before, or freeze it by requires_grad_(False)"
+        )
 
 
 def _input(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:

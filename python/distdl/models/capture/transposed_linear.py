@@ -53,7 +53,7 @@ def _with(recording: Recording, instead: dict[Node, Node | None]) -> Recording:
     """The recording with other nodes, or none, in place of some."""
     changed = Recording(
         recording.inputs, results=recording.results, looks=recording.looks, written=recording.written,
-        tables=recording.tables,
+        tables=recording.tables, returned_objects=recording.returned_objects,
     )  # fmt: skip
     places = []
     for node in recording.nodes:

@@ -1,8 +1,8 @@
-"""Keep the buffers of a model the same on all of its workers."""
+"""Keep the buffers of a model, and parameters that it writes into, the same on all of its workers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
@@ -10,6 +10,8 @@ from distdl.models.operations.placement import Blocks
 from distdl.models.plan.planning import PlanStep
 from distdl.models.plan.redistribution import ReadRegions, Redistribution
 from distdl.nn.base.compile.calls import place_of
+from distdl.parameters.layout import Layout
+from distdl.partitions.boxes import as_slices
 from distdl.partitions.grid import Grid
 
 
@@ -75,3 +77,37 @@ def names_written(step: PlanStep, buffers: Mapping[str, torch.Tensor]) -> list[s
     """The buffers that a layer writes."""
     names = [name for name in step.node.buffers.values() if name in buffers]
     return names if names and step.node.module.training else []
+
+
+class WriteBack:
+    """Writes into parameters and buffers what a call has written into them.
+
+    Args:
+        names: of what the call has written.
+        parameters: the names of the parameters of the call, in order.
+        buffers, layouts: of buffers and parameters, by name.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        parameters: Sequence[str],
+        buffers: Mapping[str, torch.Tensor],
+        layouts: Mapping[str, Layout],
+    ) -> None:
+        self._names, self._buffers = names, buffers
+        self._parameters = {name: (parameters.index(name), layouts[name]) for name in names if name not in buffers}
+
+    @torch.no_grad()
+    def __call__(self, values: Sequence[object], parameters: Sequence[torch.Tensor]) -> None:
+        """Write whole values, of which parameters take this rank's part."""
+        for name, whole in zip(self._names, values, strict=True):
+            assert isinstance(whole, torch.Tensor)
+            if name not in self._parameters:
+                if whole is not self._buffers[name]:
+                    self._buffers[name].copy_(whole)
+                continue
+            i, layout = self._parameters[name]
+            if layout.intervals is not None:
+                part = whole.reshape(layout.shape)[as_slices(layout.intervals)]
+                parameters[i].copy_(part.reshape(parameters[i].shape))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import cast
 
 import torch
 
@@ -15,7 +14,7 @@ from distdl.models.operations.placement import Blocks, Placement
 from distdl.models.plan.planning import Plan, PlanStep
 from distdl.models.plan.redistribution import Arrival, FromBlocks, ReadRegions, Redistribution
 from distdl.models.run.beside_vote import beside_vote
-from distdl.models.run.buffers import BufferBroadcast, names_written
+from distdl.models.run.buffers import BufferBroadcast, WriteBack, names_written
 from distdl.models.run.call_failures import CallFailures, Substitute
 from distdl.models.run.computation import local_computation, on_a_copy
 from distdl.models.run.hooks import HookFailures, ObservedCall
@@ -65,12 +64,11 @@ class Program:
         failures: HookFailures,
     ) -> None:
         self.plan, self._like, self._buffers, self._failures = plan, plan.base, buffers, failures
-        self.steps: list[Step] = []
+        self.steps, self._key_slots = list[Step](), list[int]()
         self._slot_count = self._checkpoint = 0
         self._slots: dict[Value, int] = {}
         self._redistributed: dict[tuple[Value, ReadRegions], int] = {}
         self._in_own_memory: dict[Value, int] = {}  # for values that share no memory, the checkpoint that returns them
-        self._key_slots: list[int] = []
         exchange = plan.base.constructing_ranks().host_exchange()
         self._together, self._spans_hosts = CallFailures(exchange).raised_together, exchange.spans_hosts
         recording, self.looks = plan.recording, plan.recording.looks
@@ -91,6 +89,7 @@ class Program:
         self._add_observed_calls(boundaries, len(plan.steps))
         self._checkpoint = 0
         self._written_slots = [(self._replicated(value), name) for name, value in recording.written.items()]
+        self._write_back = WriteBack([*recording.written], self.parameters, buffers, layouts)
         self.placements = {value: self._place_result(value) for value in dict.fromkeys(outputs)}
         self.results = [(leaf, self._slots[leaf] if isinstance(leaf, Value) else -1) for leaf in leaves]
         self._all_steps = with_transports(self.steps, self._parameters, results_reached(plan.steps, leaves), layouts)
@@ -134,6 +133,8 @@ class Program:
                 self._buffers_read.append((slot, value.name, value.name in copied))
             else:
                 self._parameters[slot] = value
+                if value.name in copied:
+                    self._append(torch.clone, (slot,), (slot,))
         self.parameters = [value.name for value in self._parameters.values()]
 
     def _redistribute(self, value: Value, source: Placement, blocks: Blocks) -> None:
@@ -262,10 +263,8 @@ class Program:
         self.use_hooks(hooks)
         values = self._run(inputs, parameters, key, rehearses=False)
         self._failures.raise_first()
-        for slot, name in self._written_slots:
-            buffer = self._buffers[name]
-            if values[slot] is not buffer and self._like.active:
-                buffer.copy_(cast(torch.Tensor, values[slot]))
+        if self._written_slots and self._like.active:
+            self._write_back([values[slot] for slot, _ in self._written_slots], parameters)
         results = []
         for value, slot in self.results:
             y = values[slot] if slot >= 0 else value

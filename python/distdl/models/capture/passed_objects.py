@@ -1,0 +1,96 @@
+"""Objects among the arguments of a call in which models keep tensors, such as caches of keys and values."""
+
+from __future__ import annotations
+
+import copy
+import enum
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import FunctionType, MethodType, ModuleType
+
+import torch
+
+from distdl.torch_compat.trees import tree_flatten, tree_unflatten
+
+_OTHERS = (
+    torch.Tensor, torch.nn.Module, type, FunctionType, MethodType, ModuleType, enum.Enum, list, dict, tuple,
+)  # fmt: skip
+
+Places = tuple[tuple[int, int], ...]
+"""For each object that a model returns, its number among those of the call, and its place among the results."""
+
+
+def objects_among(arguments: Iterable[object]) -> list[object]:
+    """The arguments that are objects with attributes."""
+    return [each for each in arguments if hasattr(each, "__dict__") and not isinstance(each, _OTHERS)]
+
+
+def own_copy(value: object) -> object:
+    """A copy of an object, in which a recording may write; the object itself if it cannot be copied."""
+    if not objects_among([value]):
+        return value
+    try:
+        return copy.deepcopy(value)
+    except Exception:
+        return value
+
+
+class PassedObjects:
+    """The objects of a call while it is recorded.
+
+    Args:
+        arguments: of the call.
+    """
+
+    def __init__(self, arguments: Iterable[object]) -> None:
+        self._objects = objects_among(arguments)
+        self._before = [_content(each, set()) for each in self._objects]
+
+    def places_in(self, results: object) -> Places:
+        """Places of the objects that the model returns.
+
+        Raises:
+            NotImplementedError: if it changes one that it does not return.
+        """
+        if not self._objects:
+            return ()
+        numbers, places = {id(each): i for i, each in enumerate(self._objects)}, dict[int, int]()
+        for place, leaf in enumerate(tree_flatten(results, is_leaf=_of_kinds_of(self._objects))[0]):
+            if id(leaf) in numbers:
+                places.setdefault(numbers[id(leaf)], place)
+        for i, each in enumerate(self._objects):
+            if i not in places and _content(each, set()) != self._before[i]:
+                raise NotImplementedError(
+                    f"the model changes an argument, a {type(each).__name__}, and does not return it; return it, or "
+                    "what it holds"
+                )
+        return tuple(places.items())
+
+
+def with_returned(results: object, objects: Sequence[object], returned: Places) -> object:
+    """The results with the objects of the call in their places, which take over what the new ones hold."""
+    leaves, structure = tree_flatten(results, is_leaf=_of_kinds_of(objects))
+    for number, place in returned:
+        own, new = objects[number], leaves[place]
+        vars(own).clear()
+        vars(own).update(vars(new))
+        leaves[place] = own
+    return tree_unflatten(leaves, structure)
+
+
+def _of_kinds_of(objects: Sequence[object]) -> Callable[[object], bool]:
+    kinds = {type(each) for each in objects}
+    return lambda value: type(value) in kinds
+
+
+def _content(value: object, seen: set[int]) -> object:
+    """Identities of the tensors that an object holds, and texts of its other parts."""
+    if isinstance(value, torch.Tensor):
+        return id(value)
+    if id(value) in seen:
+        return None
+    held = vars(value) if objects_among([value]) else value
+    if held is value and not isinstance(value, Mapping | list | tuple | set):
+        return "" if hasattr(value, "__dict__") else repr(value)
+    seen.add(id(value))
+    parts = held.items() if isinstance(held, Mapping) else enumerate(held)  # type: ignore[arg-type]
+    return [(repr(key), _content(part, seen)) for key, part in parts]
