@@ -63,8 +63,8 @@ RUNNING: dict[str, Variable] = {
     "DISTDL_WATCHDOG_END": ("``0``", "``1`` ends the job after the first report."),
     "MPI4PY_LIBMPI": ("the library that mpi4py finds", "The MPI library to load, which must be the extension's, too."),
     "OMP_NUM_THREADS": (
-        "the number of cores",
-        "The threads with which each rank computes. Set it to the cores of a machine divided by its ranks.",
+        "the cores of the machine divided by its ranks",
+        "The threads with which each rank computes.",
     ),
 }
 CLASSIC: dict[str, Variable] = {

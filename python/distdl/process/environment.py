@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+import torch
+
 from distdl import _core, memory, progress, watchdog
 from distdl.progress_bars import set_progress_bars
 
@@ -32,6 +34,8 @@ def apply() -> None:
     memory.set_pool_limit(None if limit is None else int(limit))
     memory.set_staging(os.environ.get("DISTDL_STAGING", "where needed"))
     memory.set_device_memory(os.environ.get("DISTDL_DEVICE_MEMORY") or "staged")
+    if not os.environ.get("OMP_NUM_THREADS"):
+        _divide_cores()
 
 
 def ranks_on_each_host() -> int:
@@ -41,6 +45,18 @@ def ranks_on_each_host() -> int:
     if number < 0 or number > _core.ONE_HOST or (number == 0 and hosts != "names"):
         raise ValueError(f"DISTDL_HOSTS={hosts!r}; it must be {', '.join(map(repr, _HOSTS))}, or a number of ranks")
     return number
+
+
+def _divide_cores() -> None:
+    """Let the ranks of a machine together compute with as many threads as it has cores.
+
+    With more they wait for each other: some networks take six times as long.
+    """
+    names = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")  # of MPICH and Intel MPI, of Open MPI
+    ranks = max(int(os.environ.get(name, "1")) for name in names)
+    share = max(1, (os.cpu_count() or 1) // ranks)
+    if torch.get_num_threads() > share:
+        torch.set_num_threads(share)
 
 
 def _is_on(name: str, by_default: bool = False) -> bool:

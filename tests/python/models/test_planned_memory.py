@@ -82,19 +82,19 @@ def test_a_step_of_a_chain():
 
 def test_a_step_of_a_chain_on_four_ranks():
     step = parts(Chain(torch.nn.ReLU()), (4, 1))
-    # The owner, in the backward pass of the last layer: its weight has arrived, its gradient, and the message with it.
-    assert (step.weights, step.gradients, step.copies) == (2 * WEIGHT, WEIGHT, 3 * WEIGHT)
+    # In the backward pass of the last layer: its gradient on this rank, and the message with it.
+    assert (step.weights, step.gradients, step.copies) == (2 * WEIGHT, WEIGHT, 2 * WEIGHT)
     assert (step.kept, step.passing) == (2 * BLOCK // 4, 3 * BLOCK // 4)
 
 
-def test_the_optimizer_step_of_a_large_weight():
+def test_the_gradient_of_a_large_weight():
     size = 256
     weight = 4 * size * size
     model = torch.nn.Linear(size, size, bias=False)
     step = distdl.report(model, P_x=[4, 1], shape=(4, size)).step
     assert (step.weights, step.gradients, step.optimizer) == (weight, weight, 2 * weight)
-    assert step.copies == weight  # the pool has kept the message with the gradient
-    assert step.passing == 2 * weight + 4 * size  # what Adam computes, and the result of one row
+    # The gradient of this rank and the message with it, as much as Adam computes later; a row, its result and gradient.
+    assert (step.copies, step.kept, step.passing) == (2 * weight, 4 * size, 2 * 4 * size)
 
 
 def test_convolutions_reorder_channels():
@@ -106,9 +106,9 @@ def test_convolutions_reorder_channels():
     # In the backward pass of the last layer: the result, its gradient and that of its input, and two reordered tensors.
     assert (step.kept, step.passing) == (2 * block, 5 * block)
     step, half = distdl.report(model, P_x=[1, 1, 2, 1], shape=images).step, block // 2
-    padded = half + 4 * row  # with a halo of a row, in memory of the pool, which has sizes of 32, 40 and 48 KiB
+    padded = half + row  # with a halo
     assert (step.kept, step.passing) == (half + padded, 5 * half + padded)
-    assert step.copies == 3 * 9 * weight + 3 * weight  # as in a chain, and what the pool keeps for the other layer
+    assert step.copies == 2 * 9 * weight  # the gradient of the last layer on this rank, and the sum
 
 
 def test_transforms_back_are_of_complex_numbers():

@@ -1,7 +1,9 @@
 """The environment variables: their page has all that the sources read, and values are checked."""
 
 import pytest
+import torch
 
+from distdl import memory
 from distdl.process import environment
 from support.programs import ROOT, load_program
 
@@ -22,6 +24,41 @@ def test_a_switch_takes_0_or_1(monkeypatch, name, value):
     try:
         with pytest.raises(ValueError, match=f"DISTDL_{name}='{value}'; it must be 0 or 1"):
             environment.apply()
+    finally:
+        monkeypatch.undo()
+        environment.apply()
+
+
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize("name", ["MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE"])
+def test_ranks_of_a_machine_share_its_cores(monkeypatch, name):
+    """Unless the user says how many threads each of them has."""
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    before = torch.get_num_threads()
+    try:
+        for ranks, given, kept, threads in (2, "", 8, 4), (3, "", 8, 2), (9, "", 8, 1), (2, "", 3, 3), (2, "8", 8, 8):
+            monkeypatch.setenv(name, str(ranks))
+            monkeypatch.setenv("OMP_NUM_THREADS", given)
+            torch.set_num_threads(kept)
+            environment.apply()
+            assert torch.get_num_threads() == threads
+    finally:
+        monkeypatch.undo()
+        environment.apply()
+        torch.set_num_threads(before)
+
+
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize(("value", "limit"), [("1000", 1000), ("0", 0), ("", None), ("1 GiB", ValueError)])
+def test_a_limit_of_the_pool(monkeypatch, value, limit):
+    monkeypatch.setenv("DISTDL_POOL_LIMIT", value)
+    try:
+        if limit is ValueError:
+            with pytest.raises(ValueError, match="DISTDL_POOL_LIMIT='1 GiB'; it has to be a number of bytes"):
+                environment.apply()
+        else:
+            environment.apply()
+            assert memory.pool_limit() == limit
     finally:
         monkeypatch.undo()
         environment.apply()

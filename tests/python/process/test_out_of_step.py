@@ -18,14 +18,14 @@ layer = distdl.nn.HaloExchange(P_x, [(1, 0)] if P.rank else [(0, 0)])
 distdl.memory.empty_pool()
 block = torch.full((2 + P.rank * (1 << 28),), 1, dtype=torch.int8)
 if P.rank:
-    pages = int(open("/proc/self/statm").read().split()[0])
+    pages = int(open("/proc/self/statm").read().split()[5])
     limit = pages * os.sysconf("SC_PAGE_SIZE") + (1 << 26)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.RLIM_INFINITY))
 try:
     layer(block)
 except Exception as error:
     os.write(1, f"rank {P.rank} has no memory\\n".encode())
-resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 again = torch.full((2,), 2, dtype=torch.int8)
 for call in (lambda: layer(again), lambda: distdl.nn.AllSumReduce(P, [0])(torch.ones(1))):
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Hashable, Mapping
@@ -12,7 +11,7 @@ import torch
 from distdl.models.capture.node_work import NodeWork, Saved
 from distdl.models.capture.recording import Node, Value
 from distdl.models.plan.planning import Plan, PlanStep
-from distdl.models.plan.rank_sizes import RankSizes, capacity_of, elements_of
+from distdl.models.plan.rank_sizes import RankSizes, elements_of
 from distdl.models.plan.step_memory import StepMemory
 from distdl.models.plan.tensor_use import TensorUse
 from distdl.models.plan.training import Training
@@ -48,7 +47,6 @@ class RankTimeline:
         self._n = len(plan.steps)
         self._end = 2 * self._n  # the optimizer's step
         self._changes: dict[str, Counter[int]] = {}
-        self._pooled: dict[int, Counter[int]] = {}  # the numbers of messages by their sizes
         self._roots: dict[Value, Value] = {}  # values whose memory other values share
         dtypes: dict[Value, torch.dtype] = {}
         self._segments: dict[int, list[int]] = {}  # the steps of each checkpoint
@@ -65,7 +63,6 @@ class RankTimeline:
         self._parameters(training.layout, training.copies)
         self._values()
         self._gradients()
-        self._pool()
         self.fullest = self._fullest()
 
     def _fullest(self) -> StepMemory:
@@ -114,13 +111,13 @@ class RankTimeline:
             known = self._backward(first[value])
             self._hold("weights", nbytes * owned, 0, self._end)
             if travels and kind != "replicated":
-                self._hold_pooled("copies", nbytes, first[value], known if value in kept else last[value])
+                self._hold("copies", nbytes, first[value], known if value in kept else last[value])
             if value in asking:
                 self._hold("optimizer", copies * nbytes * owned, 0, self._end)
                 if travels:
                     self._hold("copies", nbytes, self._backward(last[value]), known)
-                    self._hold_pooled("copies", nbytes, known, known)  # the message
-                    self._hold_pooled("gradients", nbytes * owned, known, self._end)
+                    self._hold("copies", nbytes, known, known)  # the message
+                    self._hold("gradients", nbytes * owned, known, self._end)
                 else:
                     self._hold("gradients", nbytes * owned, self._backward(last[value]), self._end)
                 largest = max(largest, nbytes * owned)
@@ -143,7 +140,7 @@ class RankTimeline:
                 if self._root(value) is value:
                     uses[value] = TensorUse(self._sizes.bytes_of(value), i, i, node.checkpoint)
             for key, nbytes in reads.values():
-                uses.setdefault(key, TensorUse(nbytes, i, i, node.checkpoint, is_message=True)).last = i
+                uses.setdefault(key, TensorUse(nbytes, i, i, node.checkpoint)).last = i
             for value in node.inputs:
                 if (use := uses.get(self._root(value))) is not None:
                     use.last = max(use.last, i)
@@ -200,10 +197,9 @@ class RankTimeline:
         ends += [self._backward(self._first_saving(number)) for number in use.readers - {0, use.checkpoint}]
         last = max(use.last, *ends, -1)
         is_kept = last >= self._n and bool(ends)
-        hold = self._hold_pooled if use.is_message else self._hold
-        hold("kept" if is_kept else "passing", use.nbytes, use.first, last)
+        self._hold("kept" if is_kept else "passing", use.nbytes, use.first, last)
         if again is not None and inside:
-            hold("kept", use.nbytes, again, self._backward(min(inside)))
+            self._hold("kept", use.nbytes, again, self._backward(min(inside)))
 
     def _first_saving(self, checkpoint: int) -> int:
         """The first step of a checkpoint that saves anything: until its backward pass torch keeps all inputs."""
@@ -216,7 +212,6 @@ class RankTimeline:
         makers: dict[Value, int] = {}
         users: dict[Value, int] = {}
         sizes: dict[Value, int] = {}
-        arriving: set[Value] = set()
 
         def group(value: Value) -> Value:
             while value in groups:
@@ -227,9 +222,8 @@ class RankTimeline:
             node, differentiated = step.node, self._works[step.node].differentiated
             if differentiated:
                 moment = self._backward(i)
-                for value, (_, nbytes) in self._reads[i].items():
+                for _, nbytes in self._reads[i].values():
                     self._hold("passing", nbytes, moment, moment)
-                    arriving.add(value)
                 for value, nbytes in self._received[i]:
                     if value in differentiated and not value.name:
                         self._hold_messages(nbytes, moment)
@@ -249,34 +243,13 @@ class RankTimeline:
         for leaf in tree_flatten(self._plan.recording.results)[0]:
             if isinstance(leaf, Value):
                 users[group(leaf)] = self._n - 1
-        arriving = {group(value) for value in arriving}
         for value, maker in makers.items():
             if value in users:
-                hold = self._hold_pooled if value in arriving else self._hold
-                hold("passing", sizes[value], self._backward(users[value]), self._backward(maker))
-
-    def _pool(self) -> None:
-        """Hold the memory that the pool keeps: of each size as much as is in use at any moment of a step."""
-        for capacity, changes in self._pooled.items():
-            in_use = [*itertools.accumulate(changes[moment] for moment in range(self._end + 1))]
-            most = max(in_use)
-            for moment, count in enumerate(in_use):
-                self._hold("copies", capacity * (most - count), moment, moment)
-
-    def _hold_pooled(self, part: str, nbytes: float, first: int, last: int) -> None:
-        """Hold memory of the pool, which keeps it afterwards: messages, parameters that arrive, and their gradients."""
-        self._hold(part, nbytes, first, last)
-        self._hold_message(round(nbytes), first, last)
+                self._hold("passing", sizes[value], self._backward(users[value]), self._backward(maker))
 
     def _hold_messages(self, nbytes: int, moment: int) -> None:
         """Hold what is sent and what is received in an exchange."""
-        for _ in range(2):
-            self._hold_pooled("copies", nbytes, moment, moment)
-
-    def _hold_message(self, nbytes: int, first: int, last: int) -> None:
-        changes = self._pooled.setdefault(capacity_of(nbytes), Counter())
-        changes[first] += 1
-        changes[last + 1] -= 1
+        self._hold("copies", 2 * nbytes, moment, moment)
 
     def _with_same_gradient(self, node: Node, result: Value) -> list[Value]:
         """The inputs whose gradient is the gradient of the result, or a view of it."""

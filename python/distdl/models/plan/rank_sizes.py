@@ -68,13 +68,13 @@ class RankSizes:
             if regions is not None and not Redistribution.is_within(source, regions, value.shape):
                 box = regions.box(self._rank, value.shape)
                 count = 0 if box is None else box_size(box)
-                reads[value] = (value, regions), capacity_of(count * self.itemsize(value))
+                reads[value] = (value, regions), count * self.itemsize(value)
         within, exchanges = received_within(step)
         if exchanges:
             x = node.arguments[0]
             nbytes = reads[x][1] if x in reads else self.bytes_of(x)
             if within and not self._adds_halos(node, x):
-                reads[x] = (node, x), capacity_of(nbytes + within * self.itemsize(x) // x.dtype.itemsize)
+                reads[x] = (node, x), nbytes + within * self.itemsize(x) // x.dtype.itemsize
             elif not within and self.itemsize(x) < 4:  # moments are taken in single precision
                 reads[x] = (node, x), nbytes * 4 // self.itemsize(x)
         return reads
@@ -107,12 +107,6 @@ class RankSizes:
         channels = value.shape[len(value.shape) - space - 1]
         padded = -(-channels // _CHANNEL_BLOCK) * _CHANNEL_BLOCK if channels > 3 else channels
         return 4 * self.bytes_of(value) / self.itemsize(value) * padded / max(1, channels)
-
-
-def capacity_of(nbytes: int) -> int:
-    """The bytes of the pool's memory for a message: four sizes to each power of two."""
-    step = max(1, (1 << max(0, nbytes.bit_length() - 1)) // 4)
-    return -(-nbytes // step) * step
 
 
 def elements_of(place: Placement, value: Value, rank: int) -> int:

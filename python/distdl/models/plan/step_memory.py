@@ -13,7 +13,7 @@ class StepMemory:
         weights: its part of the parameters.
         optimizer: its part of what the optimizer keeps.
         gradients: its part of the gradients of parameters that are known by then.
-        copies: parameters that have arrived from their owners, their gradients on the way back, and pooled messages.
+        copies: parameters that have arrived from their owners, their gradients on the way back, and messages.
         kept: inputs and results that a backward pass still needs.
         passing: other results, and gradients of results.
     """

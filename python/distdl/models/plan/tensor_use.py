@@ -14,7 +14,6 @@ class TensorUse:
         checkpoint: the checkpoint in which it is made; 0 for none.
         savers: the steps whose backward passes need it.
         readers: the checkpoints that read it; 0 for other steps.
-        is_message: whether it is in memory of the pool.
     """
 
     nbytes: int
@@ -23,4 +22,3 @@ class TensorUse:
     checkpoint: int = 0
     savers: list[int] = field(default_factory=list)
     readers: set[int] = field(default_factory=set)
-    is_message: bool = False
