@@ -10,6 +10,7 @@ venv=${1:-build/test-venv}
 PATH=$(cd "$venv/bin" && pwd):$PATH
 build=$PWD/build/sanitized
 export OMP_NUM_THREADS=1 PYTHONNOUSERSITE=1
+export DISTDL_POOL_LIMIT=0  # tensors in memory of malloc, which the sanitizers watch
 
 rm -rf "$build" && mkdir -p "$build"
 python -m pip install -q --disable-pip-version-check --no-deps --target "$build/site" \

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import functools
 import math
-import operator
 from collections.abc import Callable, Sequence
 
 import torch
 
 from distdl import _core, operators
-from distdl.operators.dispatch import Applied
+from distdl.operators.dispatch import Applied, Operator
 from distdl.parameters.layout import Layout
 from distdl.partitions.boxes import cut
 from distdl.torch_compat.memory import flatten_tensors
@@ -64,53 +63,64 @@ class Transport:
         """The operator that brings these parameters, and its message, if it is small on all ranks; at most one."""
         return []
 
-    def _is_small(self, dtype: torch.dtype) -> bool:
-        """Whether all parameters, as wholes, are so small that their blocks travel beside a vote on all ranks."""
-        elements = sum(math.prod(layout.shape) for layout in self.layouts)
-        return _core.goes_directly(elements * dtype.itemsize, self.layouts[0].replicas)
 
+class ByMessage(Transport):
+    """A transport by an operator that takes the parameters as one message.
 
-class FromOwner(Transport):
-    """A broadcast from the owner of a block. The adjoint sums the gradients there."""
+    Args:
+        operator: None on ranks without a part.
+    """
 
-    def __init__(self, layouts: Sequence[Layout]) -> None:
+    def __init__(self, layouts: Sequence[Layout], operator: Operator | None) -> None:
         super().__init__(layouts)
-        self._owners, self._workers = layouts[0].owner_grid, layouts[0].grid
-        self._broadcast = operators.broadcast(self._owners, self._workers)
+        self._operator = operator
 
     def start(self, parameters: TensorSequence) -> Callable[[], TensorSequence]:
-        if not self._workers.active:
+        if self._operator is None:
             return lambda: parameters
-        started = self._broadcast.start(self._message(parameters))
+        started = self._operator.start(self._message(parameters))
         return lambda: self._parts(started.wait())
 
     def __call__(self, parameters: TensorSequence) -> TensorSequence:
-        return self._parts(self._broadcast(self._message(parameters))) if self._workers.active else parameters
+        return parameters if self._operator is None else self._parts(self._operator(self._message(parameters)))
 
     def beside_vote(self, parameters: TensorSequence) -> list[Applied]:
-        small = self._workers.active and self._is_small(parameters[0].dtype)
-        return [(self._broadcast.core, self._message(parameters))] if small else []
+        if self._operator is None:
+            return []
+        elements = sum(math.prod(layout.shape) for layout in self.layouts)  # of wholes, which all ranks know
+        small = _core.goes_directly(elements * parameters[0].dtype.itemsize, self.layouts[0].replicas)
+        return [(self._operator.core, self._message(parameters))] if small else []
 
     def _message(self, parameters: TensorSequence) -> torch.Tensor:
-        if self._owners.active:
-            return flatten_to_message(parameters)
-        return functools.reduce(operator.add, [parameter.reshape(-1) for parameter in parameters])
+        return flatten_to_message(parameters)
 
     def _parts(self, flat: torch.Tensor) -> TensorSequence:
         return tensors_of_message(flat, self._shapes)
 
 
-class FromShards(Transport):
+class FromOwner(ByMessage):
+    """A broadcast from the owner of a block. The adjoint sums the gradients there."""
+
+    def __init__(self, layouts: Sequence[Layout]) -> None:
+        self._owners, workers = layouts[0].owner_grid, layouts[0].grid
+        broadcast = operators.broadcast(self._owners, workers)
+        super().__init__(layouts, broadcast if workers.active else None)
+
+    def _message(self, parameters: TensorSequence) -> torch.Tensor:
+        if self._owners.active:
+            return flatten_to_message(parameters)
+        return functools.reduce(torch.add, [parameter.reshape(-1) for parameter in parameters])
+
+
+class FromShards(ByMessage):
     """A gathering of the shards of a block. The adjoint scatters the sum of gradients."""
 
     def __init__(self, layouts: Sequence[Layout]) -> None:
-        super().__init__(layouts)
-        self._active = layouts[0].grid.active
-        if self._active:
-            place = layouts[0].grid.place
-            users = layouts[0].replica_ranks(place)
-            self._gather = operators.all_gather_among(layouts[0].grid.line(users))
+        grid, gather = layouts[0].grid, None
+        if grid.active:
+            gather = operators.all_gather_among(grid.line(layouts[0].replica_ranks(grid.place)))
             self._pieces = [self._pieces_of(layout) for layout in layouts]
+        super().__init__(layouts, gather)
 
     @staticmethod
     def _pieces_of(layout: Layout) -> list[tuple[int, ...]]:
@@ -120,24 +130,9 @@ class FromShards(Transport):
             return [shape] + [(0, *shape[1:])] * (layout.replicas - 1)
         return [(*shape[:d], stop - start, *shape[d + 1 :]) for start, stop in cut(shape[d], layout.replicas)]
 
-    def start(self, parameters: TensorSequence) -> Callable[[], TensorSequence]:
-        if not self._active:
-            return lambda: parameters
-        started = self._gather.start(flatten_to_message(parameters))
-        return lambda: self._parts(started.wait())
-
-    def __call__(self, parameters: TensorSequence) -> TensorSequence:
-        if not self._active:
-            return parameters
-        return self._parts(self._gather(flatten_to_message(parameters)))
-
-    def beside_vote(self, parameters: TensorSequence) -> list[Applied]:
-        small = self._active and self._is_small(parameters[0].dtype)
-        return [(self._gather.core, flatten_to_message(parameters))] if small else []
-
     def _parts(self, flat: torch.Tensor) -> TensorSequence:
         if len(self.layouts) == 1 and self.layouts[0].shard_dim == 0:  # the shards are in order
-            return tensors_of_message(flat, self._shapes)
+            return super()._parts(flat)
         by_worker = [shapes for worker in zip(*self._pieces, strict=True) for shapes in worker]
         pieces = tensors_of_message(flat, by_worker)
         count = len(self.layouts)

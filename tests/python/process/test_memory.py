@@ -15,6 +15,7 @@ MIB = 1 << 20
 @pytest.fixture(autouse=True)
 def _an_empty_pool():
     limit = memory.pool_limit()
+    memory.set_pool_limit(None)
     memory.empty_pool()
     yield
     memory.set_pool_limit(limit)

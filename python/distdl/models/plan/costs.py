@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -70,9 +69,9 @@ def _of_step(
     step: PlanStep, transfers: Sequence[Transfer], plan: Plan, machine: Machine, works: Mapping[Node, NodeWork]
 ) -> float:
     ranks, in_node = plan.base.size, machine.ranks_per_node
-    moved = [transfer for transfer in transfers if transfer.counts]
-    leave = [ranks > in_node and transfer.leaves_nodes(in_node) for transfer in moved]
-    leaving, staying = ([*itertools.compress(moved, [each is way for each in leave])] for way in (True, False))
+    leaving, staying = list[Transfer](), list[Transfer]()
+    for transfer in (each for each in transfers if each.counts):
+        (leaving if ranks > in_node and transfer.leaves_nodes(in_node) else staying).append(transfer)
     seconds = _of_transfers(leaving, ranks, machine) + _of_transfers(staying, min(ranks, in_node), machine)
     if ranks > in_node:  # all ranks vote in the backward pass
         seconds += machine.transfer(0, ranks, len(staying) * _rounds_of_vote(ranks))
