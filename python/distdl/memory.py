@@ -32,7 +32,7 @@ def set_pool_limit(bytes: int | None) -> None:
     """
     if bytes is not None and bytes < 0:
         raise ValueError(f"set_pool_limit: bytes={bytes}; it must be at least 0, or None for no limit")
-    _core.set_pool_limit(bytes)
+    _core.set_pool_limit(None if bytes is None or bytes >> 63 else bytes)
 
 
 def pool_limit() -> int | None:

@@ -17,4 +17,5 @@ def safe_text(value: object, show: Callable[[object], str] = repr) -> str:
     try:
         return show(value)
     except Exception as error:
-        return f"<{type(value).__name__} whose {show.__name__} raises {type(error).__name__}>"
+        name = "str" if show is str else "repr"
+        return f"<{type(value).__name__} whose {name} raises {type(error).__name__}>"

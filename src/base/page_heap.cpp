@@ -1,10 +1,8 @@
 #include "base/page_heap.hpp"
 
 #include <sys/mman.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
-#include <algorithm>
+#include <atomic>
 #include <iterator>
 
 namespace distdl::base {
@@ -13,30 +11,20 @@ namespace {
 
 constexpr std::size_t kPage = 4 << 10;
 constexpr std::size_t kHugePage = 2 << 20;
-constexpr std::size_t kMinAddresses = std::size_t{1} << 30;
+// Far from where systems with 47 and more bits of addresses, and sanitizers, put anything.
+constexpr std::uintptr_t kStart = std::uintptr_t{0x30} << 40;
 
 std::size_t rounded_up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
-
-/// Addresses for several times the machine's memory, since free spans lie between those in use. They cost nothing.
-std::size_t addresses_wanted() {
-  const auto memory =
-      static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  rlimit limit{};
-  const bool is_limited = getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
-  return rounded_up(is_limited ? std::min<std::size_t>(4 * memory, limit.rlim_cur / 4) : 4 * memory, kHugePage);
-}
 
 }  // namespace
 
 PageHeap::PageHeap() {
-  for (auto size = addresses_wanted(); size >= kMinAddresses && start_ == 0; size /= 2) {
-    void* const range = mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (range == MAP_FAILED) continue;
-    start_ = rounded_up(reinterpret_cast<std::uintptr_t>(range), kHugePage);
-    stop_ = reinterpret_cast<std::uintptr_t>(range) + size;
-    top_ = start_;
-    madvise(range, size, MADV_HUGEPAGE);  // a wish: where it is not granted, pages are small
-  }
+  static std::atomic<std::uintptr_t> next{kStart};
+  start_ = top_ = next.fetch_add(kAddresses);
+}
+
+PageHeap::~PageHeap() {
+  if (top_ > start_) munmap(reinterpret_cast<void*>(start_), top_ - start_);
 }
 
 void* PageHeap::allocate(std::size_t bytes) {
@@ -108,24 +96,29 @@ void PageHeap::release() {
   give_back_all();
 }
 
-/// Adds a free span of at least this size at the top, with the free span before it.
+/// Adds a free span of at least this size at the top, with the free span before it. Pages of other free spans go back to
+/// the system: they are of sizes that are not asked for any more, or there is not enough memory for both.
 bool PageHeap::grow(std::size_t size) {
+  give_back_all();
   auto place = top_;
   if (!free_.empty()) {
     const auto last = std::prev(free_.end());
     if (last->first + last->second.size == top_) place = last->first;
   }
+  if (size > kAddresses - (place - start_)) return false;
   const auto more = rounded_up(size - (top_ - place), kHugePage);
-  if (size > stop_ - place || more > stop_ - top_) return false;
-  if (mprotect(reinterpret_cast<void*>(top_), more, PROT_READ | PROT_WRITE) != 0) return false;
-  Free span{more, false};
-  if (place < top_) {
-    const auto last = free_.find(place);
-    span = {last->second.size + more, last->second.is_kept};
-    erase(last);
+  void* const wanted = reinterpret_cast<void*>(top_);
+  void* const pages =
+      mmap(wanted, more, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+  if (pages == MAP_FAILED) return false;
+  if (pages != wanted) {  // a system that takes the address for a wish
+    munmap(pages, more);
+    return false;
   }
+  madvise(pages, more, MADV_HUGEPAGE);  // a wish: where it is not granted, pages are small
+  if (place < top_) erase(free_.find(place));
+  insert(place, {top_ - place + more, false});
   top_ += more;
-  insert(place, span);
   return true;
 }
 
@@ -143,11 +136,11 @@ void PageHeap::erase(Spans::iterator span) {
 
 void PageHeap::give_back(Spans::iterator span) {
   const auto [place, free] = *span;
-  if (free.is_kept) madvise(reinterpret_cast<void*>(place), free.size, MADV_DONTNEED);
-  erase(span);
-  // At the top the addresses go back, too, so that limits of a process's data do not count them.
+  void* const pages = reinterpret_cast<void*>(place);
   const bool is_last = place + free.size == top_;
-  if (is_last && mprotect(reinterpret_cast<void*>(place), free.size, PROT_NONE) == 0) {
+  if (free.is_kept && !is_last) madvise(pages, free.size, MADV_DONTNEED);
+  erase(span);
+  if (is_last && munmap(pages, free.size) == 0) {
     top_ = place;
   } else {
     insert(place, {free.size, false});
@@ -155,7 +148,10 @@ void PageHeap::give_back(Spans::iterator span) {
 }
 
 void PageHeap::give_back_all() {
-  for (auto span = free_.begin(); span != free_.end();) give_back(span++);
+  for (auto span = free_.begin(); span != free_.end();) {
+    const auto each = span++;
+    if (each->second.is_kept || span == free_.end()) give_back(each);
+  }
 }
 
 }  // namespace distdl::base

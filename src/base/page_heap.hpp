@@ -20,8 +20,10 @@ namespace distdl::base {
 class PageHeap {
  public:
   static constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
+  static constexpr std::size_t kAddresses = std::size_t{4} << 40;  // of a heap
 
   PageHeap();
+  ~PageHeap();
   PageHeap(const PageHeap&) = delete;
   PageHeap& operator=(const PageHeap&) = delete;
 
@@ -30,7 +32,7 @@ class PageHeap {
   void free(void* address);
   bool owns(const void* address) const {
     const auto place = reinterpret_cast<std::uintptr_t>(address);
-    return start_ <= place && place < stop_;
+    return place - start_ < kAddresses;
   }
 
   /// How many bytes of unused memory stay with the process. What is freed beyond that goes back to the system, with
@@ -62,8 +64,7 @@ class PageHeap {
   void give_back_all();
 
   mutable std::mutex mutex_;
-  std::uintptr_t start_ = 0, stop_ = 0;  // of the addresses
-  std::uintptr_t top_ = 0;               // where memory ends that was ever used
+  std::uintptr_t start_, top_;  // of the memory
   Spans free_;
   std::set<std::pair<std::size_t, std::uintptr_t>> by_size_;
   std::unordered_map<std::uintptr_t, std::size_t> used_;

@@ -108,9 +108,23 @@ TEST(memory_beyond_the_limit_is_given_back) {
   CHECK(heap.allocate(kMiB) == nullptr);
 }
 
+TEST(what_grows_from_step_to_step_takes_the_place_of_what_it_was) {
+  PageHeap heap;
+  std::vector<void*> kept;  // above each of them there is no room for the next
+  void* last = nullptr;
+  for (std::size_t step = 1; step <= 100; ++step) {
+    void* const block = heap.allocate(step * 200 * kKiB);
+    std::memset(block, 1, step * 200 * kKiB);
+    kept.push_back(heap.allocate(64 * kKiB));
+    if (last != nullptr) heap.free(last);
+    last = block;
+    CHECK(heap.unused() <= 3 * step * 200 * kKiB + 2 * kMiB);
+  }
+}
+
 TEST(without_addresses_there_is_no_memory) {
   PageHeap heap;
-  CHECK(heap.allocate(std::size_t{1} << 46) == nullptr);
+  CHECK(heap.allocate(std::size_t{1} << 45) == nullptr);
   CHECK_EQ(heap.used(), std::size_t{0});
   CHECK(!heap.owns(nullptr));
 }
