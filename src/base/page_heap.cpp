@@ -96,8 +96,8 @@ void PageHeap::release() {
   give_back_all();
 }
 
-/// Adds a free span of at least this size at the top, with the free span before it. Pages of other free spans go back to
-/// the system: they are of sizes that are not asked for any more, or there is not enough memory for both.
+/// Adds a free span of at least this size at the top, with the free span before it. Pages of other free spans go back
+/// to the system: they are of sizes that are not asked for any more, or there is not enough memory for both.
 bool PageHeap::grow(std::size_t size) {
   give_back_all();
   auto place = top_;

@@ -135,3 +135,71 @@ def test_results_of_one_shape_keep_their_blocks():
     if job.size > 1:
         other = y if job.rank else y + 0
         raises_everywhere(ValueError, "the ranks differ", lambda: ours(block, other, z), seconds=20.0)
+
+
+class Calling(torch.nn.Module):
+    """A function of a tensor and an object."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x, held):
+        return self.function(x, held)
+
+
+class Counted(Layer):
+    """Its text says nothing of its number."""
+
+    def __init__(self, number):
+        super().__init__()
+        self.number = number
+
+    def __repr__(self):
+        return "Counted"
+
+
+def added_in_place(x, held):
+    held.keys.add_(x)
+    return held.keys * 2
+
+
+def inserted(x, held):
+    held.insert(0, x)
+    return held[0] * 2, held
+
+
+def assigned(x, held):
+    held["keys"] = x
+    return x * 2, held
+
+
+@pytest.mark.parametrize(("function", "kind"), [(added_in_place, "Layer"), (inserted, "list"), (assigned, "dict")])
+def test_what_would_be_lost_is_refused(function, kind):
+    P_x = grid(P_world, [job.size, 1])
+    ours, block = distdl.distribute(Calling(function), P_x), distdl.scatter(noise((4, 6)), P_x)
+    held = {"Layer": Layer(), "list": [], "dict": {}}[kind]
+    if kind == "Layer":
+        held.keys = block.clone()
+    raises_everywhere(NotImplementedError, f"changes an argument, a {kind}", lambda: ours(block, held), seconds=20.0)
+
+
+def test_objects_in_lists_and_without_texts_of_their_own():
+    def summed(x, held):
+        first, second = held
+        first.keys = second.keys = x if first.keys is None else first.keys + second.keys
+        return first.keys * 2, first, second
+
+    P_x, held = grid(P_world, [job.size, 1]), [Layer(), Layer()]
+    ours, x = distdl.distribute(Calling(summed), P_x), noise((4, 6))
+    for factor in (2, 4, 8):
+        y = ours(distdl.scatter(x, P_x), held)[0]
+        assert_none([off(distdl.gather(y, P_x), factor * x), off(distdl.gather(held[1].keys, P_x), factor / 2 * x)])
+
+
+def test_what_a_text_hides_counts():
+    P_x = grid(P_world, [job.size, 1])
+    ours, x = distdl.distribute(Calling(lambda x, held: x * held.number), P_x), noise((4, 6))
+    for number in (1, 2, 1):
+        y = ours(distdl.scatter(x, P_x), Counted(number))
+        assert_none([off(distdl.gather(y, P_x), number * x)])

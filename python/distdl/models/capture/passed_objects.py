@@ -9,6 +9,7 @@ from types import FunctionType, MethodType, ModuleType
 
 import torch
 
+from distdl.torch_compat.autograd import number_of_writes
 from distdl.torch_compat.trees import tree_flatten, tree_unflatten
 
 _OTHERS = (
@@ -20,13 +21,32 @@ Places = tuple[tuple[int, int], ...]
 
 
 def objects_among(arguments: Iterable[object]) -> list[object]:
-    """The arguments that are objects with attributes."""
-    return [each for each in arguments if hasattr(each, "__dict__") and not isinstance(each, _OTHERS)]
+    """The objects with attributes among the arguments, and in their lists and dicts."""
+    objects: list[object] = []
+    for each in arguments:
+        if isinstance(each, Mapping):
+            objects += objects_among(each.values())
+        elif isinstance(each, list | tuple):
+            objects += objects_among(each)
+        elif hasattr(each, "__dict__") and not isinstance(each, _OTHERS):
+            objects.append(each)
+    return objects
+
+
+def _containers_among(arguments: Iterable[object]) -> list[dict[object, object] | list[object]]:
+    """The lists and dicts among the arguments, and in them."""
+    containers: list[dict[object, object] | list[object]] = []
+    for each in arguments:
+        if isinstance(each, list | dict):
+            containers.append(each)
+        if isinstance(each, list | tuple | dict):
+            containers += _containers_among(each.values() if isinstance(each, dict) else each)
+    return containers
 
 
 def own_copy(value: object) -> object:
     """A copy of an object, in which a recording may write; the object itself if it cannot be copied."""
-    if not objects_among([value]):
+    if isinstance(value, list | dict | tuple) or not objects_among([value]):
         return value
     try:
         return copy.deepcopy(value)
@@ -42,15 +62,22 @@ class PassedObjects:
     """
 
     def __init__(self, arguments: Iterable[object]) -> None:
-        self._objects = objects_among(arguments)
+        arguments = [*arguments]
+        self._objects, self._containers = objects_among(arguments), _containers_among(arguments)
         self._before = [_content(each, set()) for each in self._objects]
+        self._identities_before = [_identities(each) for each in self._containers]
 
     def places_in(self, results: object) -> Places:
         """Places of the objects that the model returns.
 
         Raises:
-            NotImplementedError: if it changes one that it does not return.
+            NotImplementedError: if it changes one that it does not return, or a list or dict.
         """
+        for container, before in zip(self._containers, self._identities_before, strict=True):
+            if _identities(container) != before:
+                raise NotImplementedError(
+                    f"the model changes an argument, a {type(container).__name__}; make another one, and return it"
+                )
         if not self._objects:
             return ()
         numbers, places = {id(each): i for i, each in enumerate(self._objects)}, dict[int, int]()
@@ -82,13 +109,19 @@ def _of_kinds_of(objects: Sequence[object]) -> Callable[[object], bool]:
     return lambda value: type(value) in kinds
 
 
+def _identities(container: dict[object, object] | list[object]) -> list[tuple[object, int]]:
+    """Identities of the parts of a list or dict."""
+    parts = container.items() if isinstance(container, dict) else enumerate(container)
+    return [(key, id(part)) for key, part in parts]
+
+
 def _content(value: object, seen: set[int]) -> object:
-    """Identities of the tensors that an object holds, and texts of its other parts."""
+    """Identities and versions of the tensors that an object holds, and texts of its other parts."""
     if isinstance(value, torch.Tensor):
-        return id(value)
+        return id(value), number_of_writes(value)
     if id(value) in seen:
         return None
-    held = vars(value) if objects_among([value]) else value
+    held = vars(value) if hasattr(value, "__dict__") and not isinstance(value, _OTHERS) else value
     if held is value and not isinstance(value, Mapping | list | tuple | set):
         return "" if hasattr(value, "__dict__") else repr(value)
     seen.add(id(value))
