@@ -154,7 +154,7 @@ def main() -> None:
     """Print the table, and keep it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="a part of the names of the models")
-    parser.add_argument("--layout", default="owner", help="of the parameters: owner, sharded or replicated")
+    parser.add_argument("--layout", default="replicated", help="of the parameters: owner, sharded or replicated")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=60.0, help="at most, for a model")
     parser.add_argument("--json", type=Path, help="where to keep the figures")

@@ -4,26 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from types import FunctionType, MethodType, ModuleType
+from types import FunctionType, MethodType, ModuleType, NoneType
+
+import torch
+
+_WORDS = (bool, int, float, complex, str, bytes, NoneType)
+_WITH_OWN_TEXTS = (type, FunctionType, MethodType, ModuleType, Enum, torch.Tensor, torch.nn.Module)
 
 
-def text_of(value: object, within: tuple[int, ...] = ()) -> str:
-    """The text of a value, and of the attributes of objects: the text of an object may hide them, or be an address.
+def text_of(value: object) -> str:
+    """The text of a value; of objects with the attributes.
 
-    Args:
-        within: the ids of the objects that hold the value.
+    The text of an object may be its address, which differs by rank, or hide numbers and words on which a model depends.
+    Of an object with a text of its own only these attributes are added.
     """
-    if id(value) in within:
-        return "..."
-    within = (*within, id(value))
-    if type(value) in (list, tuple):
-        return f"{type(value).__name__}({', '.join(text_of(part, within) for part in value)})"  # type: ignore[attr-defined]
-    if type(value) is dict:
-        return f"dict({', '.join(f'{key!r}: {text_of(part, within)}' for key, part in value.items())})"
-    if hasattr(value, "__dict__") and not isinstance(value, type | FunctionType | MethodType | ModuleType | Enum):
-        text = "" if type(value).__repr__ is object.__repr__ else repr(value)
-        return f"{type(value).__qualname__}({text_of(vars(value), within)}){text}"
-    return repr(value)
+    return _text(value, {})
+
+
+def _text(value: object, seen: dict[int, int]) -> str:
+    if isinstance(value, list | tuple | dict) and type(value) in (list, tuple, dict):
+        parts = value if isinstance(value, list | tuple) else [part for item in value.items() for part in item]
+        return f"{type(value).__name__}({', '.join(_text(part, seen) for part in parts)})"
+    if not hasattr(value, "__dict__") or isinstance(value, _WITH_OWN_TEXTS):
+        return repr(value)
+    if id(value) in seen:
+        return f"object {seen[id(value)]}"
+    seen[id(value)] = len(seen)
+    if type(value).__repr__ is object.__repr__:
+        return f"{type(value).__qualname__}({_text(vars(value), seen)})"
+    words = {name: part for name, part in vars(value).items() if isinstance(part, _WORDS)}
+    return f"{value!r}{words}"
 
 
 def safe_text(value: object, show: Callable[[object], str] = repr) -> str:

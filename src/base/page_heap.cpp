@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <iterator>
+#include <new>
 
 namespace distdl::base {
 
@@ -46,13 +47,20 @@ void* PageHeap::allocate(std::size_t bytes) {
   return reinterpret_cast<void*>(place);
 }
 
-void PageHeap::free(void* address) {
+void PageHeap::free(void* address) noexcept {
   const std::lock_guard lock(mutex_);
   const auto used = used_.find(reinterpret_cast<std::uintptr_t>(address));
-  auto place = used->first;
-  auto size = used->second;
+  const auto [place, size] = *used;
   used_.erase(used);
   used_bytes_ -= size;
+  try {
+    join(place, size);
+  } catch (const std::bad_alloc&) {
+  }
+}
+
+/// Adds a free span, with its free neighbors.
+void PageHeap::join(std::uintptr_t place, std::size_t size) {
   auto after = free_.lower_bound(place);
   if (after != free_.end() && after->first == place + size) {
     size += after->second.size;
@@ -99,13 +107,11 @@ void PageHeap::release() {
 /// Adds a free span of at least this size at the top, with the free span before it. Pages of other free spans go back
 /// to the system: they are of sizes that are not asked for any more, or there is not enough memory for both.
 bool PageHeap::grow(std::size_t size) {
-  give_back_all();
-  auto place = top_;
-  if (!free_.empty()) {
-    const auto last = std::prev(free_.end());
-    if (last->first + last->second.size == top_) place = last->first;
-  }
-  if (size > kAddresses - (place - start_)) return false;
+  auto last = free_.empty() ? free_.end() : std::prev(free_.end());
+  if (last != free_.end() && last->first + last->second.size < top_) last = free_.end();
+  const auto place = last == free_.end() ? top_ : last->first;
+  if (size + kHugePage > kAddresses - (place - start_)) return false;
+  for (auto span = free_.begin(); span != last;) give_back(span++);
   const auto more = rounded_up(size - (top_ - place), kHugePage);
   void* const wanted = reinterpret_cast<void*>(top_);
   void* const pages =
@@ -116,9 +122,13 @@ bool PageHeap::grow(std::size_t size) {
     return false;
   }
   madvise(pages, more, MADV_HUGEPAGE);  // a wish: where it is not granted, pages are small
-  if (place < top_) erase(free_.find(place));
-  insert(place, {top_ - place + more, false});
+  Free span{top_ - place + more, false};
+  if (last != free_.end()) {
+    span.is_kept = last->second.is_kept;
+    erase(last);
+  }
   top_ += more;
+  insert(place, span);
   return true;
 }
 
@@ -136,6 +146,7 @@ void PageHeap::erase(Spans::iterator span) {
 
 void PageHeap::give_back(Spans::iterator span) {
   const auto [place, free] = *span;
+  if (!free.is_kept && place + free.size < top_) return;
   void* const pages = reinterpret_cast<void*>(place);
   const bool is_last = place + free.size == top_;
   if (free.is_kept && !is_last) madvise(pages, free.size, MADV_DONTNEED);
@@ -148,10 +159,7 @@ void PageHeap::give_back(Spans::iterator span) {
 }
 
 void PageHeap::give_back_all() {
-  for (auto span = free_.begin(); span != free_.end();) {
-    const auto each = span++;
-    if (each->second.is_kept || span == free_.end()) give_back(each);
-  }
+  for (auto span = free_.begin(); span != free_.end();) give_back(span++);
 }
 
 }  // namespace distdl::base

@@ -29,7 +29,8 @@ class PageHeap {
 
   /// Memory for so many bytes, at least one; nullptr if there is none.
   void* allocate(std::size_t bytes);
-  void free(void* address);
+  /// Loses the memory if there is none for its record.
+  void free(void* address) noexcept;
   bool owns(const void* address) const {
     const auto place = reinterpret_cast<std::uintptr_t>(address);
     return place - start_ < kAddresses;
@@ -58,6 +59,7 @@ class PageHeap {
   using Spans = std::map<std::uintptr_t, Free>;  // by address
 
   bool grow(std::size_t size);
+  void join(std::uintptr_t place, std::size_t size);
   void insert(std::uintptr_t place, Free span);
   void erase(Spans::iterator span);
   void give_back(Spans::iterator span);

@@ -50,10 +50,10 @@ class TensorMemory final : public c10::Allocator {
       data.release_context();
       return c10::DataPtr{address, address, &free, at::kCPU};
     };
-    if (heap_.unused() == 0) return allocated();
     try {
       return allocated();
     } catch (const c10::Error&) {
+      if (heap_.unused() == 0) throw;
       heap_.release();
     }
     return allocated();
@@ -66,7 +66,7 @@ class TensorMemory final : public c10::Allocator {
     here.heap_.free(address);
   }
 
-  c10::Allocator* const torchs_ = c10::GetCPUAllocator();
+  c10::Allocator* const torchs_ = c10::GetDefaultCPUAllocator();
   base::PageHeap heap_;
 };
 
@@ -74,8 +74,7 @@ class TensorMemory final : public c10::Allocator {
 
 at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options) {
   const auto dtype = options.dtype().toScalarType();
-  const auto bytes = static_cast<std::size_t>(c10::multiply_integers(sizes)) * c10::elementSize(dtype);
-  if (bytes < kMinPooled || !options.device().is_cpu() || options.pinned_memory()) return at::empty(sizes, options);
+  if (!options.device().is_cpu() || options.pinned_memory()) return at::empty(sizes, options);
   return at::detail::empty_generic(sizes, &TensorMemory::memory(), c10::DispatchKeySet(c10::DispatchKey::CPU), dtype,
                                    options.memory_format_opt());
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, MutableMapping, Sequence
+from typing import cast
 
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -25,6 +26,8 @@ class Passing(WrappedModule):
 
     program: Program | None
     _placements: MutableMapping[torch.Tensor, Placement] | None = None  # of results, as long as the program holds them
+    _numbers: dict[Placement, int]  # of these placements, in the order in which all ranks have met them
+    _objects: Sequence[object] = ()  # of the call
 
     def placed(self, partitions: InputPartitions, call: ModuleCall) -> list[PlacedInput]:
         """Where the tensors of a call are."""
@@ -32,23 +35,26 @@ class Passing(WrappedModule):
 
     def compared_tensors(self, inputs: Sequence[object]) -> Sequence[object]:
         """The tensors of the call; all ranks compare where those are that the model has returned."""
+        args, kwargs = cast(ModuleCall, inputs[0])
+        self._objects = objects_among((*args, *kwargs.values()))
+        if self._objects:
+            register_holders(self._objects)
         tensors = super().compared_tensors(inputs)
         if self._placements:
-            known = [self._placements.get(x) for x in tensors if isinstance(x, torch.Tensor)]
-            self._other_arguments += f" {known}" if any(known) else ""
+            places = [self._placements.get(x) for x in tensors if isinstance(x, torch.Tensor)]
+            numbers = [place and self._numbers.setdefault(place, len(self._numbers)) for place in places]
+            self._other_arguments += f" {numbers}" if any(places) else ""
         return tensors
 
     def _call_module(self, *args: object, **kwargs: object) -> object:
         if torch.compiler.is_compiling():  # which keeps nothing from call to call
             return super()._call_module(*args, **kwargs)
-        objects = objects_among((*args, *kwargs.values()))
-        if objects:
-            register_holders(objects)
         results = super()._call_module(*args, **kwargs)
+        objects, self._objects = self._objects, ()
         if self.program is None:
             return results
         if self._placements is None:
-            self._placements = WeakTensorKeyDictionary()
+            self._placements, self._numbers = WeakTensorKeyDictionary(), {}
         if large := [*self._large_results(self.program)]:
             leaves = tree_flatten(results)[0]
             for i, placement in large:

@@ -9,6 +9,7 @@ import torch
 from distdl import _core, memory, progress, watchdog
 from distdl.progress_bars import set_progress_bars
 
+_THREADS = torch.get_num_threads()
 _HOSTS = {"names": _core.HOSTS_BY_NAME, "one": _core.ONE_HOST, "several": _core.SEVERAL_HOSTS}
 
 
@@ -48,15 +49,16 @@ def ranks_on_each_host() -> int:
 
 
 def _divide_cores() -> None:
-    """Let the ranks of a machine together compute with as many threads as it has cores.
+    """Let the ranks of a machine together compute with the threads that torch takes for one process.
 
-    With more they wait for each other: some networks take six times as long.
+    With more they wait for each other: some networks take six times as long. A rank that is bound to some cores keeps
+    the threads that torch takes there. Under srun, the job says how many cores a rank has.
     """
     names = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")  # of MPICH and Intel MPI, of Open MPI
-    ranks = max(int(os.environ.get(name, "1")) for name in names)
-    share = max(1, (os.cpu_count() or 1) // ranks)
-    if torch.get_num_threads() > share:
-        torch.set_num_threads(share)
+    ranks = max(int(os.environ.get(name) or 1) for name in names)
+    is_bound = len(os.sched_getaffinity(0)) < (os.cpu_count() or 1)
+    if ranks > 1 and not is_bound:
+        torch.set_num_threads(max(1, _THREADS // ranks))
 
 
 def _is_on(name: str, by_default: bool = False) -> bool:

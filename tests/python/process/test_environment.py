@@ -33,13 +33,19 @@ def test_a_switch_takes_0_or_1(monkeypatch, name, value):
 @pytest.mark.parametrize("name", ["MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE"])
 def test_ranks_of_a_machine_share_its_cores(monkeypatch, name):
     """Unless the user says how many threads each of them has."""
-    monkeypatch.setattr("os.cpu_count", lambda: 8)
     before = torch.get_num_threads()
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
     try:
-        for ranks, given, kept, threads in (2, "", 8, 4), (3, "", 8, 2), (9, "", 8, 1), (2, "", 3, 3), (2, "8", 8, 8):
+        # ranks, OMP_NUM_THREADS, cores of this rank, threads that torch takes, and those that are left
+        for ranks, given, cores, own, threads in (
+            (2, "", 8, 8, 4), (3, "", 8, 8, 2), (9, "", 8, 8, 1), (2, "", 8, 4, 2), (2, "", 3, 3, 3), (2, "8", 8, 8, 8),
+            ("", "", 8, 8, 8),
+        ):  # fmt: skip
             monkeypatch.setenv(name, str(ranks))
             monkeypatch.setenv("OMP_NUM_THREADS", given)
-            torch.set_num_threads(kept)
+            monkeypatch.setattr("os.sched_getaffinity", lambda process, cores=cores: range(cores))
+            monkeypatch.setattr(environment, "_THREADS", own)
+            torch.set_num_threads(own)
             environment.apply()
             assert torch.get_num_threads() == threads
     finally:
