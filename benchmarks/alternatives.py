@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import distdl
 
+CALLS = 2  # of a turn, after one that is not timed: steps follow steps
 HEADER = f"{'':40}{'ms':>9}{'/ 1 thread':>12}{'MiB':>9}{'gradients':>12}"
 
 
@@ -112,7 +114,7 @@ def of_dtensors(model: torch.nn.Module) -> dict[str, Tensor]:
     return {name: grad.full_tensor() if isinstance(grad, DTensor) else grad for name, grad in plain(model).items()}
 
 
-def ways(network: Network, comm: MPI.Intracomm) -> dict[str, Callable[[torch.nn.Module, Tensor], Way]]:
+def ways(network: Network, comm: MPI.Intracomm, layout: str) -> dict[str, Callable[[torch.nn.Module, Tensor], Way]]:
     """What makes each way, of a copy of the network and the whole input."""
     P = distdl.Partition(comm)
 
@@ -123,7 +125,8 @@ def ways(network: Network, comm: MPI.Intracomm) -> dict[str, Callable[[torch.nn.
     def ours(dim: int, model: torch.nn.Module, x: Tensor) -> Way:
         P_x = P.create_cartesian_topology_partition([comm.size if d == dim else 1 for d in range(x.dim())])
         block = x.chunk(comm.size, dim)[comm.rank].clone()
-        return Way(distdl.distribute(model, P_x), block, distdl.sequential_gradients)
+        with distdl.parameter_layout(layout):
+            return Way(distdl.distribute(model, P_x), block, distdl.sequential_gradients)
 
     def ddp(model: torch.nn.Module, x: Tensor) -> Way:
         block = x.chunk(comm.size)[comm.rank].clone()
@@ -178,14 +181,16 @@ def difference(way: Way, expected: dict[str, Tensor]) -> float:
     return max((float((grad - expected[name]).abs().max()) for name, grad in found.items()), default=0) / largest
 
 
-def rows_of(network: Network, comm: MPI.Intracomm, seconds: float) -> Iterator[Row]:
-    """A row for each way; one that raises says why."""
+def rows_of(network: Network, comm: MPI.Intracomm, seconds: float, only: str, layout: str) -> Iterator[Row]:
+    """A row for each way whose name has the text; one that raises says why."""
     torch.manual_seed(0)
     original, x = MeanSquare(network.make()), network.x()
     twin = copy.deepcopy(original)
     twin(x).backward()
     expected, runs, rows = plain(twin), list[Contestant](), list[Row]()
-    for name, make in ways(network, comm).items():
+    for name, make in ways(network, comm, layout).items():
+        if only not in name:
+            continue
         problem, off = "", 0.0
         try:
             way = make(copy.deepcopy(original), x)
@@ -198,7 +203,9 @@ def rows_of(network: Network, comm: MPI.Intracomm, seconds: float) -> Iterator[R
             continue
         runs.append(Contestant(name, step_of(way), setting=way.setting))
         rows.append({"network": network.name, "way": name, "off": off})
-    times = dict(zip((run.name for run in runs), np.median(measure(runs, comm, 100, seconds, 1), axis=1), strict=True))
+    times = dict(
+        zip((run.name for run in runs), np.median(measure(runs, comm, 100, seconds, CALLS), axis=1), strict=True)
+    )
     for run in runs:
         distdl.memory.empty_pool()
         comm.Barrier()
@@ -221,17 +228,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=40.0, help="for each network, about (default: %(default)s)")
     parser.add_argument("--only", default="", metavar="TEXT", help="networks whose names have it")
+    parser.add_argument("--ways", default="", metavar="TEXT", help="ways whose names have it, such as distdl")
+    parser.add_argument("--layout", default="replicated", help="of distdl's parameters: owner, sharded or replicated")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
     options = parser.parse_args()
     comm, rows = MPI.COMM_WORLD, list[Row]()
-    torch.set_num_threads(1)
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1)  # the ranks are the parallelism
     if comm.rank == ROOT:
         print(HEADER, "-" * len(HEADER), sep="\n")
     with gloo(comm):
         for network in (each for each in NETWORKS if options.only in each.name):
             if comm.rank == ROOT:
                 print(network.name, flush=True)
-            for row in rows_of(network, comm, options.seconds):
+            for row in rows_of(network, comm, options.seconds, options.ways, options.layout):
                 rows.append(row)
                 if comm.rank == ROOT:
                     print(line(row), flush=True)
