@@ -127,7 +127,7 @@ def derived(model, y):
 def test_what_a_recording_would_not_show_is_refused(function, words):
     ours = distdl.distribute(Model(function), grid(P_world, [P_world.size, 1]))
     x = torch.ones(1, 3, requires_grad=True)
-    torch.manual_seed(1)  # a model that seeds as the program did before the call is not seen to
+    torch.manual_seed(1)  # otherwise than a model that seeds
     raises_everywhere(NotImplementedError, words, lambda: ours(x), seconds=20.0)
 
 

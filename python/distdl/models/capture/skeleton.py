@@ -141,6 +141,7 @@ class Skeleton:
                 self._refuse_counters(after_first)
         finally:
             before.restore()
+            torch.set_rng_state(generator)  # a model that is refused for it is recorded once more
         return with_transposed_linear(recorder.recording)
 
     def _recorded(
