@@ -2,10 +2,10 @@
 
 mpiexec -n 2 python -m mpi4py benchmarks/alternatives.py
 
-Forward, backward and Adam in float32, with one thread a rank. *Memory* is by how much a step lets the process grow at
-its peak, on the rank that grows most. *Gradients* are compared with those of one process: the largest difference over
-the largest gradient. What does without distdl has torch's own allocator. The last row is a bound: both ranks train on
-half of the batch at the same time, and exchange nothing.
+Forward, backward and Adam in float32, with one thread a rank. *Kept* are the tensors that the forward pass leaves, and
+*peak* is by how much a step lets the process grow, both in MiB on the rank that has most. *Gradients* are compared with
+those of one process: the largest difference over the largest gradient. What does without distdl has torch's own
+allocator. The last row is a bound: both ranks train on half of the batch at the same time, and exchange nothing.
 """
 
 from __future__ import annotations
@@ -23,11 +23,9 @@ import numpy as np
 import torch
 from contestants import ROOT, Contestant, gloo
 from convolution import alone
-from distribute import SequentialResNet18, SequentialUNet3d
 from mpi4py import MPI
 from peak import growth
 from report import Row, machine, save
-from steps import Text, fno
 from timing import measure
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
@@ -35,43 +33,12 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_module, distribute_tensor
 from torch.distributed.tensor.experimental import implicit_replication
 from torch.nn.parallel import DistributedDataParallel
+from trained_networks import MeanSquare, Network, chosen
 
 import distdl
 
 CALLS = 2  # of a turn, after one that is not timed: steps follow steps
-HEADER = f"{'':40}{'ms':>9}{'/ 1 thread':>12}{'MiB':>9}{'gradients':>12}"
-
-
-@dataclass(frozen=True)
-class Network:
-    """A network, its input as a whole, and the dimension of space or of the sequence."""
-
-    name: str
-    make: Callable[[], torch.nn.Module]
-    x: Callable[[], Tensor]
-    dim: int
-
-
-NETWORKS = [
-    Network("ResNet-18, 4 x 3 x 256 x 256", SequentialResNet18, lambda: torch.randn(4, 3, 256, 256), 2),
-    Network("3-d U-Net, 2 x 1 x 64 cubed", SequentialUNet3d, lambda: torch.randn(2, 1, 64, 64, 64), 2),
-    Network("FNO, 2 x 2 x 256 squared", lambda: fno.in_one_process().float(), lambda: torch.randn(2, 2, 256, 256), 2),
-    Network("GPT, 4 layers of 256, 2 x 512 tokens", lambda: Text(256, 256, 8, 4, 512),
-            lambda: torch.randint(256, (2, 512)), 1),
-]  # fmt: skip
-
-
-class MeanSquare(torch.nn.Module):
-    """A network with a loss."""
-
-    def __init__(self, network: torch.nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The mean over all elements of the result."""
-        loss: Tensor = self.network(x).square().mean()
-        return loss
+HEADER = f"{'':40}{'ms':>9}{'/ 1 thread':>12}{'kept':>9}{'peak':>9}{'gradients':>12}"
 
 
 @dataclass(frozen=True)
@@ -160,7 +127,7 @@ def ways(network: Network, comm: MPI.Intracomm, layout: str) -> dict[str, Callab
 
 def step_of(way: Way) -> Callable[[], Tensor]:
     """A step of training."""
-    optimizer = torch.optim.Adam(way.model.parameters(), 1e-6)
+    optimizer = torch.optim.Adam(way.model.parameters(), 1e-6, fused=True)
 
     def step() -> Tensor:
         optimizer.zero_grad()
@@ -170,6 +137,19 @@ def step_of(way: Way) -> Callable[[], Tensor]:
         return loss.detach()
 
     return step if way.computes else lambda: way.x
+
+
+def kept(way: Way) -> int:
+    """Bytes of the tensors of 64 KiB and more that a forward pass leaves."""
+    if not way.computes:
+        return 0
+    with way.setting():
+        distdl.memory.set_pool_limit(None)  # which counts them
+        before = distdl.memory.pool_used()
+        loss = way.model(way.x)
+        after = distdl.memory.pool_used()
+        del loss
+    return after - before
 
 
 def difference(way: Way, expected: dict[str, Tensor]) -> float:
@@ -191,18 +171,19 @@ def rows_of(network: Network, comm: MPI.Intracomm, seconds: float, only: str, la
     for name, make in ways(network, comm, layout).items():
         if only not in name:
             continue
-        problem, off = "", 0.0
+        problem, off, held = "", 0.0, 0
         try:
             way = make(copy.deepcopy(original), x)
             off = difference(way, expected)
+            held = kept(way)
         except Exception as error:
             problem = f"{type(error).__name__}: {str(error).strip()}".splitlines()[0]
-        problem, off = max(comm.allgather(problem)), max(comm.allgather(off))
+        problem, off, held = (max(comm.allgather(each)) for each in (problem, off, held))
         if problem:
             rows.append({"network": network.name, "way": name, "problem": problem})
             continue
         runs.append(Contestant(name, step_of(way), setting=way.setting))
-        rows.append({"network": network.name, "way": name, "off": off})
+        rows.append({"network": network.name, "way": name, "off": off, "kept": held})
     times = dict(
         zip((run.name for run in runs), np.median(measure(runs, comm, 100, seconds, CALLS), axis=1), strict=True)
     )
@@ -220,13 +201,15 @@ def line(row: Row) -> str:
     name = f"{'  ' + row['way']:40}"
     if "problem" in row:
         return f"{name} {row['problem'][:120]}"
-    return f"{name}{1e3 * row['seconds']:9.0f}{row['ratio']:12.2f}{row['grown'] / 2**20:9.0f}{row['off']:12.1e}"
+    memory = "".join(f"{row[kind] / 2**20:9.0f}" for kind in ("kept", "grown"))
+    return f"{name}{1e3 * row['seconds']:9.0f}{row['ratio']:12.2f}{memory}{row['off']:12.1e}"
 
 
 def main() -> None:
     """Print each row as soon as it is known, write all of them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=40.0, help="for each network, about (default: %(default)s)")
+    parser.add_argument("--larger", action="store_true", help="networks that people train, in place of small ones")
     parser.add_argument("--only", default="", metavar="TEXT", help="networks whose names have it")
     parser.add_argument("--ways", default="", metavar="TEXT", help="ways whose names have it, such as distdl")
     parser.add_argument("--layout", default="replicated", help="of distdl's parameters: owner, sharded or replicated")
@@ -238,7 +221,7 @@ def main() -> None:
     if comm.rank == ROOT:
         print(HEADER, "-" * len(HEADER), sep="\n")
     with gloo(comm):
-        for network in (each for each in NETWORKS if options.only in each.name):
+        for network in chosen(options.larger, options.only):
             if comm.rank == ROOT:
                 print(network.name, flush=True)
             for row in rows_of(network, comm, options.seconds, options.ways, options.layout):

@@ -9,7 +9,12 @@ from types import FunctionType, MethodType, ModuleType, NoneType
 import torch
 
 _WORDS = (bool, int, float, complex, str, bytes, NoneType)
-_WITH_OWN_TEXTS = (type, FunctionType, MethodType, ModuleType, Enum, torch.Tensor, torch.nn.Module)
+_WITHOUT_OWN = (torch.Tensor, torch.nn.Module, type, FunctionType, MethodType, ModuleType, Enum)
+
+
+def has_own_attributes(value: object) -> bool:
+    """Whether attributes say all of a value, as of an object of a class in Python: no module, class or function."""
+    return hasattr(value, "__dict__") and not isinstance(value, _WITHOUT_OWN)
 
 
 def text_of(value: object) -> str:
@@ -25,7 +30,7 @@ def _text(value: object, seen: dict[int, int]) -> str:
     if isinstance(value, list | tuple | dict) and type(value) in (list, tuple, dict):
         parts = value if isinstance(value, list | tuple) else [part for item in value.items() for part in item]
         return f"{type(value).__name__}({', '.join(_text(part, seen) for part in parts)})"
-    if not hasattr(value, "__dict__") or isinstance(value, _WITH_OWN_TEXTS):
+    if not has_own_attributes(value):
         return repr(value)
     if id(value) in seen:
         return f"object {seen[id(value)]}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, MutableMapping, Sequence
+from functools import lru_cache
+from hashlib import sha256
 from typing import cast
 
 import torch
@@ -26,7 +28,6 @@ class Passing(WrappedModule):
 
     program: Program | None
     _placements: MutableMapping[torch.Tensor, Placement] | None = None  # of results, as long as the program holds them
-    _numbers: dict[Placement, int]  # of these placements, in the order in which all ranks have met them
     _objects: Sequence[object] = ()  # of the call
 
     def placed(self, partitions: InputPartitions, call: ModuleCall) -> list[PlacedInput]:
@@ -42,19 +43,20 @@ class Passing(WrappedModule):
         tensors = super().compared_tensors(inputs)
         if self._placements:
             places = [self._placements.get(x) for x in tensors if isinstance(x, torch.Tensor)]
-            numbers = [place and self._numbers.setdefault(place, len(self._numbers)) for place in places]
-            self._other_arguments += f" {numbers}" if any(places) else ""
+            self._other_arguments += f" {[place and _digest(place) for place in places]}" if any(places) else ""
         return tensors
 
     def _call_module(self, *args: object, **kwargs: object) -> object:
         if torch.compiler.is_compiling():  # which keeps nothing from call to call
             return super()._call_module(*args, **kwargs)
-        results = super()._call_module(*args, **kwargs)
-        objects, self._objects = self._objects, ()
+        try:
+            results = super()._call_module(*args, **kwargs)
+        finally:
+            objects, self._objects = self._objects, ()
         if self.program is None:
             return results
         if self._placements is None:
-            self._placements, self._numbers = WeakTensorKeyDictionary(), {}
+            self._placements = WeakTensorKeyDictionary()
         if large := [*self._large_results(self.program)]:
             leaves = tree_flatten(results)[0]
             for i, placement in large:
@@ -67,3 +69,9 @@ class Passing(WrappedModule):
         for i, (value, _) in enumerate(program.results):
             if isinstance(value, Value) and len(value.shape) > self.grid.dim:
                 yield i, program.placements[value]
+
+
+@lru_cache(64)
+def _digest(place: Placement) -> str:
+    """A text that is the same on all ranks for the same placement, and of no other one."""
+    return sha256(repr(place).encode()).hexdigest()[:16]

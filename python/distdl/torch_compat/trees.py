@@ -23,6 +23,8 @@ from torch.utils._pytree import (
     tree_unflatten,
 )
 
+from distdl.texts import has_own_attributes
+
 __all__ = [
     "SequenceKey",
     "TreeSpec",
@@ -56,9 +58,8 @@ def register_holders(tree: object) -> None:
 
 
 def _is_holder(leaf: object) -> bool:
-    """Whether an object can have its parts replaced: it is no tensor, module or class."""
-    is_other = isinstance(leaf, torch.Tensor | torch.nn.Module | type)
-    return not is_other and (hasattr(leaf, "__dict__") or isinstance(leaf, list | dict))
+    """Whether an object can have its parts replaced."""
+    return has_own_attributes(leaf) or isinstance(leaf, list | dict)
 
 
 def _holds_tensors(value: object, seen: set[int]) -> bool:

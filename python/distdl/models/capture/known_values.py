@@ -31,8 +31,8 @@ _OF_SHAPES = {"full_like", "new_full", "new_ones", "new_zeros", "ones_like", "ze
 """Functions that need no values of the tensor that they are passed."""
 _WHOLE_NUMBERS = (torch.int64, torch.int32, torch.int16, torch.int8)  # uint8 is a mask
 _WITH_SIZES = {
-    "as_strided", "expand", "narrow", "new_empty", "new_full", "new_ones", "new_zeros", "repeat", "reshape", "select",
-    "split", "tile", "unflatten", "view",
+    "as_strided", "chunk", "expand", "interpolate", "narrow", "new_empty", "new_full", "new_ones", "new_zeros", "pad",
+    "repeat", "reshape", "roll", "select", "split", "tile", "topk", "unflatten", "unfold", "view",
 }  # fmt: skip
 """Functions that take tensors with a single number as sizes."""
 

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import copy
-import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import FunctionType, MethodType, ModuleType
+from contextlib import suppress
 
 import torch
 
-from distdl.torch_compat.autograd import number_of_writes
+from distdl.texts import has_own_attributes
 from distdl.torch_compat.trees import tree_flatten, tree_unflatten
-
-_OTHERS = (
-    torch.Tensor, torch.nn.Module, type, FunctionType, MethodType, ModuleType, enum.Enum, list, dict, tuple,
-)  # fmt: skip
 
 Places = tuple[tuple[int, int], ...]
 """For each object that a model returns, its number among those of the call, and its place among the results."""
@@ -28,19 +23,19 @@ def objects_among(arguments: Iterable[object]) -> list[object]:
             objects += objects_among(each.values())
         elif isinstance(each, list | tuple):
             objects += objects_among(each)
-        elif hasattr(each, "__dict__") and not isinstance(each, _OTHERS):
+        elif has_own_attributes(each):
             objects.append(each)
     return objects
 
 
-def _containers_among(arguments: Iterable[object]) -> list[dict[object, object] | list[object]]:
+def _containers_among(arguments: Iterable[object]) -> list[Mapping[object, object] | list[object]]:
     """The lists and dicts among the arguments, and in them."""
-    containers: list[dict[object, object] | list[object]] = []
+    containers: list[Mapping[object, object] | list[object]] = []
     for each in arguments:
-        if isinstance(each, list | dict):
+        if isinstance(each, list | Mapping):
             containers.append(each)
-        if isinstance(each, list | tuple | dict):
-            containers += _containers_among(each.values() if isinstance(each, dict) else each)
+        if isinstance(each, list | tuple | Mapping):
+            containers += _containers_among(each.values() if isinstance(each, Mapping) else each)
     return containers
 
 
@@ -48,10 +43,10 @@ def own_copy(value: object) -> object:
     """A copy of an object, in which a recording may write; the object itself if it cannot be copied."""
     if isinstance(value, list | dict | tuple) or not objects_among([value]):
         return value
-    try:
-        return copy.deepcopy(value)
-    except Exception:
-        return value
+    for copied in (copy.deepcopy, copy.copy):  # an object may hold what cannot be copied, such as a lock
+        with suppress(Exception):
+            return copied(value)
+    return value
 
 
 class PassedObjects:
@@ -109,20 +104,21 @@ def _of_kinds_of(objects: Sequence[object]) -> Callable[[object], bool]:
     return lambda value: type(value) in kinds
 
 
-def _identities(container: dict[object, object] | list[object]) -> list[tuple[object, int]]:
+def _identities(container: Mapping[object, object] | list[object]) -> list[tuple[object, int]]:
     """Identities of the parts of a list or dict."""
-    parts = container.items() if isinstance(container, dict) else enumerate(container)
+    parts = container.items() if isinstance(container, Mapping) else enumerate(container)
     return [(key, id(part)) for key, part in parts]
 
 
 def _content(value: object, seen: set[int]) -> object:
-    """Identities and versions of the tensors that an object holds, and texts of its other parts."""
+    """Identities of the tensors that an object holds, and texts of its other parts."""
     if isinstance(value, torch.Tensor):
-        return id(value), number_of_writes(value)
+        return id(value)  # what is written into it is written into the tensor of the call
     if id(value) in seen:
         return None
-    held = vars(value) if hasattr(value, "__dict__") and not isinstance(value, _OTHERS) else value
-    if held is value and not isinstance(value, Mapping | list | tuple | set):
+    is_container = isinstance(value, Mapping | list | tuple | set)
+    held = vars(value) if has_own_attributes(value) and not is_container else value
+    if held is value and not is_container:
         return "" if hasattr(value, "__dict__") else repr(value)
     seen.add(id(value))
     parts = held.items() if isinstance(held, Mapping) else enumerate(held)  # type: ignore[arg-type]

@@ -233,7 +233,8 @@ class Recording:
         boundaries: the beginnings and ends of calls of modules, in order.
         results: the model's results, with values in place of tensors.
         looks: at values that are known in a call only, in order.
-        written: the final values of parameters and buffers that the model writes into, by name.
+        written: the final values of what the model writes into: parameters and buffers by name, and tensors of the call
+            by number.
         derivations: what is known of autograd functions, by their calls.
         kept: the names of parameters and buffers on which tensors of an earlier call depend, by their ids.
         tables: the attributes that hold these tensors.
@@ -246,7 +247,7 @@ class Recording:
     boundaries: list[ModuleBoundary] = field(default_factory=list)
     results: object = None
     looks: list[Look] = field(default_factory=list)
-    written: dict[str, Value] = field(default_factory=dict)
+    written: dict[str | int, Value] = field(default_factory=dict)
     derivations: dict[str, object] = field(default_factory=dict)
     kept: dict[int, list[str]] = field(default_factory=dict)
     tables: list[KeptTable] = field(default_factory=list)

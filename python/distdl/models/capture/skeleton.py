@@ -191,7 +191,11 @@ class Skeleton:
                 return recorder
             recorder.recording.results = recorder.tensors.results(results)
             recorder.recording.returned_objects = objects.places_in(results)
-        recorder.recording.written.update(self._written(recorder))
+        pairs = zip(map(recorder.tensors.current, fakes), recorder.recording.inputs, strict=True)
+        written_inputs: dict[str | int, Value] = {
+            i: last for i, (last, first) in enumerate(pairs) if last.number != first.number
+        }
+        recorder.recording.written.update(self._written(recorder) | written_inputs)
         return recorder
 
     def _refuse_new_modules(self, known: set[int]) -> None:
@@ -221,9 +225,9 @@ class Skeleton:
         """The ids of tensors in attributes of modules, without parameters and buffers."""
         return {id(value) for _, value in unrecorded.attributes_of(self.model) if isinstance(value, torch.Tensor)}
 
-    def _written(self, recorder: Recorder) -> dict[str, Value]:
+    def _written(self, recorder: Recorder) -> dict[str | int, Value]:
         """The values of parameters and buffers that the model has written into; notes buffers that it has made anew."""
-        written = dict[str, Value]()
+        written = dict[str | int, Value]()
         before, self._caches = self._caches, {}
         in_state = self.model.state_dict(keep_vars=True).keys()
         for name, tensor in self.model.named_parameters():

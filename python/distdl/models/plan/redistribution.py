@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from distdl import operators
+from distdl.models.capture.recording import Run
 from distdl.models.operations.operation import InputSpec, Sharded, Slice
 from distdl.models.operations.placement import Blocks, Placement, Replicated
 from distdl.operators.dispatch import Applied, Started
@@ -39,6 +40,11 @@ class ReadRegions:
     intervals: tuple[tuple[Interval, ...], ...]
     slices: tuple[tuple[int, Interval], ...] = ()
     periodic: tuple[int, ...] = ()
+
+    @classmethod
+    def of_blocks(cls, blocks: Blocks) -> ReadRegions:
+        """The regions of workers that read a block each."""
+        return cls(blocks.ranks, tuple(range(len(blocks.block_sizes))), blocks.intervals)
 
     @classmethod
     def of(cls, workers: Blocks, spec: InputSpec) -> ReadRegions:
@@ -258,3 +264,12 @@ def connected_empty(inputs: Sequence[torch.Tensor], dtype: torch.dtype | None = 
             zero = zero_of(tensor)
             result = result + (zero.real if zero.is_complex() and not result.is_complex() else zero)
     return result
+
+
+def brought(shape: Sequence[int], source: Placement, place: Placement | None, like: Grid) -> Run:
+    """A function that brings a tensor to a place, or without one as a whole to all workers."""
+    if isinstance(place, Blocks) and place != source:
+        return Redistribution("distribute", source, ReadRegions.of_blocks(place), shape, like)
+    if isinstance(source, Blocks) and not isinstance(place, Blocks):
+        return FromBlocks("distribute", source, ReadRegions.whole(tuple(like.ranks)), shape, like)
+    return lambda x: x

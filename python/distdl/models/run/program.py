@@ -12,7 +12,7 @@ from distdl.models.capture.call_device import RECORDED, device_of, on_device
 from distdl.models.capture.recording import ModuleBoundary, Run, Value
 from distdl.models.operations.placement import Blocks, Placement
 from distdl.models.plan.planning import Plan, PlanStep
-from distdl.models.plan.redistribution import Arrival, FromBlocks, ReadRegions, Redistribution
+from distdl.models.plan.redistribution import Arrival, FromBlocks, ReadRegions, Redistribution, brought
 from distdl.models.run.beside_vote import beside_vote
 from distdl.models.run.buffers import BufferBroadcast, WriteBack, names_written
 from distdl.models.run.call_failures import CallFailures, Substitute
@@ -88,7 +88,10 @@ class Program:
             self._add_outcome_checks(step)
         self._add_observed_calls(boundaries, len(plan.steps))
         self._checkpoint = 0
-        self._written_slots = [(self._replicated(value), name) for name, value in recording.written.items()]
+        self._written_slots = [
+            self._copy_at(value, arrived[key] if isinstance(key, int) else None)
+            for key, value in recording.written.items()
+        ]
         self._write_back = WriteBack([*recording.written], self.parameters, buffers, layouts)
         self.placements = {value: self._place_result(value) for value in dict.fromkeys(outputs)}
         self.results = [(leaf, self._slots[leaf] if isinstance(leaf, Value) else -1) for leaf in leaves]
@@ -138,9 +141,7 @@ class Program:
         self.parameters = [value.name for value in self._parameters.values()]
 
     def _redistribute(self, value: Value, source: Placement, blocks: Blocks) -> None:
-        slot = (self._slots[value],)
-        regions = ReadRegions(blocks.ranks, tuple(range(len(value.shape))), blocks.intervals)
-        self._append(Redistribution("distribute", source, regions, value.shape, self._like), slot, slot)
+        self._append(brought(value.shape, source, blocks, self._like), slot := (self._slots[value],), slot)
 
     def _replication(self, value: Value, source: Blocks, ranks: Sequence[int]) -> Run:
         """A function that brings a whole value to ranks; it ignores tensors of workers without a block."""
@@ -157,11 +158,10 @@ class Program:
             self._append(ResultOnAllRanks(self._source(value), value.shape, self._like), slot, slot)
         return wanted
 
-    def _replicated(self, value: Value) -> int:
-        """The slot in which all workers have a value after the last step."""
-        place, slot = self.plan.placement(value), self._new_slot()
-        run: Run = self._replication(value, place, self._like.ranks) if isinstance(place, Blocks) else lambda x: x
-        self._append(run, (self._slots[value],), (slot,))
+    def _copy_at(self, value: Value, place: Placement | None) -> int:
+        """The slot in which a value is at a place, or whole on all workers, after the last step."""
+        run = brought(value.shape, self.plan.placement(value), place, self._like)
+        self._append(run, (self._slots[value],), (slot := self._new_slot(),))
         return slot
 
     def _add_plan_step(self, step: PlanStep) -> None:
@@ -230,7 +230,7 @@ class Program:
             return
         self._hooks = hooks
         used = [step for step in self._all_steps if not isinstance(step.run, ObservedCall) or step.run.choose(hooks)]
-        kept = {slot for _, slot in self.results if slot >= 0} | {slot for slot, _ in self._written_slots}
+        kept = {slot for _, slot in self.results if slot >= 0} | {*self._written_slots}
         self.steps = free_after_last_use(group_checkpoints(used, kept), kept)
 
     def count(self) -> int:
@@ -264,7 +264,7 @@ class Program:
         values = self._run(inputs, parameters, key, rehearses=False)
         self._failures.raise_first()
         if self._written_slots and self._like.active:
-            self._write_back([values[slot] for slot, _ in self._written_slots], parameters)
+            self._write_back([values[slot] for slot in self._written_slots], parameters, inputs)
         results = []
         for value, slot in self.results:
             y = values[slot] if slot >= 0 else value
