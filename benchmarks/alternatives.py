@@ -1,11 +1,12 @@
-"""Times a training step on two ranks beside what else PyTorch offers for the same network, and compares gradients.
+"""Times a training step on two ranks beside what else there is for the same network, and compares gradients.
 
 mpiexec -n 2 python -m mpi4py benchmarks/alternatives.py
 
 Forward, backward and Adam in float32, with one thread a rank. *Kept* are the tensors that the forward pass leaves, and
 *peak* is by how much a step lets the process grow, both in MiB on the rank that has most. *Gradients* are compared with
 those of one process: the largest difference over the largest gradient. What does without distdl has torch's own
-allocator. The last row is a bound: both ranks train on half of the batch at the same time, and exchange nothing.
+allocator. *Half of the batch each* is a bound: both ranks train on half of the batch at the same time, and exchange
+nothing. HeAT, physicsnemo and mpi4torch are optional, and alternative_ways.py says how they are installed.
 """
 
 from __future__ import annotations
@@ -13,121 +14,29 @@ from __future__ import annotations
 import argparse
 import copy
 import os
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
+from alternative_ways import Way, adam, plain, ways
 from contestants import ROOT, Contestant, gloo
-from convolution import alone
 from mpi4py import MPI
 from peak import growth
 from report import Row, machine, save
 from timing import measure
 from torch import Tensor
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Shard, distribute_module, distribute_tensor
-from torch.distributed.tensor.experimental import implicit_replication
-from torch.nn.parallel import DistributedDataParallel
 from trained_networks import MeanSquare, Network, chosen
 
 import distdl
 
 CALLS = 2  # of a turn, after one that is not timed: steps follow steps
-HEADER = f"{'':40}{'ms':>9}{'/ 1 thread':>12}{'kept':>9}{'peak':>9}{'gradients':>12}"
-
-
-@dataclass(frozen=True)
-class Way:
-    """How a network is trained on this rank.
-
-    Attributes:
-        model: the network with the loss, on this rank.
-        x: its input on this rank.
-        gradients: the whole gradients, by name, on the first rank at least.
-        setting: around each step.
-        computes: False if another rank computes alone.
-    """
-
-    model: torch.nn.Module
-    x: Tensor
-    gradients: Callable[[torch.nn.Module], dict[str, Tensor]]
-    setting: Callable[[], AbstractContextManager[object]] = nullcontext
-    computes: bool = True
-
-
-@contextmanager
-def memory_of_torch(setting: Callable[[], AbstractContextManager[object]]) -> Iterator[None]:
-    """The setting, in which tensors are in memory of torch's own allocator."""
-    limit = distdl.memory.pool_limit()
-    with ExitStack() as stack:
-        stack.callback(distdl.memory.set_pool_limit, limit)
-        distdl.memory.set_pool_limit(0)
-        stack.enter_context(setting())
-        yield
-
-
-def plain(model: torch.nn.Module) -> dict[str, Tensor]:
-    """The gradients of a model whose parameters are wholes."""
-    return {name.removeprefix("module."): p.grad for name, p in model.named_parameters() if p.grad is not None}
-
-
-def of_dtensors(model: torch.nn.Module) -> dict[str, Tensor]:
-    """The gradients of a model whose parameters are torch's DTensors."""
-    return {name: grad.full_tensor() if isinstance(grad, DTensor) else grad for name, grad in plain(model).items()}
-
-
-def ways(network: Network, comm: MPI.Intracomm, layout: str) -> dict[str, Callable[[torch.nn.Module, Tensor], Way]]:
-    """What makes each way, of a copy of the network and the whole input."""
-    P = distdl.Partition(comm)
-
-    def sequential(threads: int, model: torch.nn.Module, x: Tensor) -> Way:
-        setting = partial(memory_of_torch, partial(alone, comm, threads))
-        return Way(model, x, plain, setting, computes=comm.rank == ROOT)
-
-    def ours(dim: int, model: torch.nn.Module, x: Tensor) -> Way:
-        P_x = P.create_cartesian_topology_partition([comm.size if d == dim else 1 for d in range(x.dim())])
-        block = x.chunk(comm.size, dim)[comm.rank].clone()
-        with distdl.parameter_layout(layout):
-            return Way(distdl.distribute(model, P_x), block, distdl.sequential_gradients)
-
-    def ddp(model: torch.nn.Module, x: Tensor) -> Way:
-        block = x.chunk(comm.size)[comm.rank].clone()
-        return Way(DistributedDataParallel(model), block, plain, partial(memory_of_torch, nullcontext))
-
-    def fsdp(model: torch.nn.Module, x: Tensor) -> Way:
-        fully_shard(model, mesh=init_device_mesh("cpu", (comm.size,)))
-        block = x.chunk(comm.size)[comm.rank].clone()
-        return Way(model, block, of_dtensors, partial(memory_of_torch, nullcontext))
-
-    def half(model: torch.nn.Module, x: Tensor) -> Way:
-        return Way(model, x.chunk(comm.size)[comm.rank].clone(), lambda model: {})
-
-    def dtensor(model: torch.nn.Module, x: Tensor) -> Way:
-        mesh = init_device_mesh("cpu", (comm.size,))
-        block = distribute_tensor(x, mesh, [Shard(network.dim)])
-        setting = partial(memory_of_torch, implicit_replication)
-        return Way(distribute_module(model, mesh), block, of_dtensors, setting)
-
-    return {
-        "torch.nn, 1 thread": partial(sequential, 1),
-        "torch.nn, 2 threads": partial(sequential, 2),
-        "distdl, space or sequence in two": partial(ours, network.dim),
-        "distdl, batch in two": partial(ours, 0),
-        "DTensor, space or sequence in two": dtensor,
-        "DDP, batch in two": ddp,
-        "FSDP2, batch in two": fsdp,
-        "half of the batch each, no messages": half,
-    }
+HEADER = f"{'':40}{'ms':>9}{'/ first':>12}{'kept':>9}{'peak':>9}{'gradients':>12}"
 
 
 def step_of(way: Way) -> Callable[[], Tensor]:
     """A step of training."""
-    optimizer = torch.optim.Adam(way.model.parameters(), 1e-6, fused=True)
+    optimizer = way.optimizer or adam(way.model)
 
     def step() -> Tensor:
         optimizer.zero_grad()
@@ -161,21 +70,23 @@ def difference(way: Way, expected: dict[str, Tensor]) -> float:
     return max((float((grad - expected[name]).abs().max()) for name, grad in found.items()), default=0) / largest
 
 
-def rows_of(network: Network, comm: MPI.Intracomm, seconds: float, only: str, layout: str) -> Iterator[Row]:
-    """A row for each way whose name has the text; one that raises says why."""
+def rows_of(network: Network, comm: MPI.Intracomm, seconds: float, only: Sequence[str], layout: str) -> Iterator[Row]:
+    """A row for each way whose name has one of the texts; one that raises says why."""
     torch.manual_seed(0)
     original, x = MeanSquare(network.make()), network.x()
     twin = copy.deepcopy(original)
     twin(x).backward()
     expected, runs, rows = plain(twin), list[Contestant](), list[Row]()
-    for name, make in ways(network, comm, layout).items():
-        if only not in name:
+    for name, make in ways(network.dim, comm, layout).items():
+        if not any(text in name for text in only):
             continue
         problem, off, held = "", 0.0, 0
         try:
             way = make(copy.deepcopy(original), x)
             off = difference(way, expected)
             held = kept(way)
+        except ModuleNotFoundError as error:
+            problem = f"{error.name} is not installed"
         except Exception as error:
             problem = f"{type(error).__name__}: {str(error).strip()}".splitlines()[0]
         problem, off, held = (max(comm.allgather(each)) for each in (problem, off, held))
@@ -193,7 +104,8 @@ def rows_of(network: Network, comm: MPI.Intracomm, seconds: float, only: str, la
         with run.setting():
             grown = max(comm.allgather(growth(run.run)[0]))
         next(row for row in rows if row["way"] == run.name).update(seconds=float(times[run.name]), grown=grown)
-    yield from ({**row, "ratio": row["seconds"] / rows[0]["seconds"]} if "seconds" in row else row for row in rows)
+    first = times[runs[0].name] if runs else 1.0
+    yield from ({**row, "ratio": row["seconds"] / first} if "seconds" in row else row for row in rows)
 
 
 def line(row: Row) -> str:
@@ -211,7 +123,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=40.0, help="for each network, about (default: %(default)s)")
     parser.add_argument("--larger", action="store_true", help="networks that people train, in place of small ones")
     parser.add_argument("--only", default="", metavar="TEXT", help="networks whose names have it")
-    parser.add_argument("--ways", default="", metavar="TEXT", help="ways whose names have it, such as distdl")
+    parser.add_argument("--ways", nargs="+", default=[""], metavar="TEXT", help="ways whose names have one, say distdl")
     parser.add_argument("--layout", default="replicated", help="of distdl's parameters: owner, sharded or replicated")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
     options = parser.parse_args()

@@ -19,7 +19,8 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from alternatives import Way, step_of, ways
+from alternative_ways import Way, ways
+from alternatives import step_of
 from contestants import ROOT
 from mpi4py import MPI
 from torch.profiler import ProfilerActivity, profile
@@ -90,7 +91,7 @@ def table_of(network: Network, comm: MPI.Intracomm, layout: str) -> list[tuple[s
     """For each phase the half of one process's time, and that of both ranks."""
     torch.manual_seed(0)
     original, x = MeanSquare(network.make()), network.x()
-    made = ways(network, comm, layout)
+    made = ways(network.dim, comm, layout)
     one = measured(made["torch.nn, 1 thread"](copy.deepcopy(original), x), comm)[ROOT]
     first, second = measured(made["distdl, space or sequence in two"](original, x), comm)
     return [(phase, one[phase] / 2, first[phase], second[phase]) for phase in (*PHASES, "together")]

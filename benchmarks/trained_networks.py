@@ -36,9 +36,18 @@ class MeanSquare(nn.Module):
         return loss
 
 
+def grouped() -> nn.Module:
+    """The U-Net with group norms alone, which no split of the batch changes."""
+    model: nn.Module = SequentialUNet3d()
+    for stage in [*model.down, *model.up]:
+        stage[1] = nn.GroupNorm(2, stage[1].num_features)
+    return model
+
+
 NETWORKS = [
     Network("ResNet-18, 4 x 3 x 256 x 256", SequentialResNet18, lambda: torch.randn(4, 3, 256, 256)),
     Network("3-d U-Net, 2 x 1 x 64 cubed", SequentialUNet3d, lambda: torch.randn(2, 1, 64, 64, 64)),
+    Network("3-d U-Net with group norms", grouped, lambda: torch.randn(2, 1, 64, 64, 64)),
     Network("FNO, 2 x 2 x 256 squared", lambda: fno.in_one_process().float(), lambda: torch.randn(2, 2, 256, 256)),
     Network("GPT, 4 layers of 256, 2 x 512 tokens", lambda: Text(256, 256, 8, 4, 512),
             lambda: torch.randint(256, (2, 512)), 1),
