@@ -68,24 +68,21 @@ def encoder() -> nn.Module:
 
 def larger_networks() -> Iterator[Network]:
     """Networks that people train; those of packages that are not installed are left out."""
-    image, small = (8, 3, 224, 224), (4, 3, 224, 224)
-    yield Network("ResNet-50, 8 x 3 x 224 squared", resnet50, lambda: torch.randn(image))
-    yield Network("ResNet-50, 2 x 3 x 512 squared", resnet50, lambda: torch.randn(2, 3, 512, 512))
-    yield from of_transformers(small)
+    yield Network("ResNet-50, 8 x 3 x 224 squared", resnet50, lambda: torch.randn(8, 3, 224, 224))
+    yield from of_transformers()
     yield Network("encoder, 6 layers of 256, 2 x 512 tokens", encoder, lambda: torch.randn(2, 512, 256), 1)
     yield from of_nnunet()
-    yield Network("3-d U-Net, 2 x 1 x 96 cubed", SequentialUNet3d, lambda: torch.randn(2, 1, 96, 96, 96))
     yield Network("three Conv3d of 16, 2 x 1 x 64 cubed", convolutions, lambda: torch.randn(2, 1, 64, 64, 64))
     yield Network("FNO, 2 x 2 x 512 squared", lambda: fno.in_one_process().float(), lambda: torch.randn(2, 2, 512, 512))
 
 
-def of_transformers(image: tuple[int, ...]) -> Iterator[Network]:
+def of_transformers() -> Iterator[Network]:
     """Networks of the package transformers in their published sizes."""
     try:
         import transformers as hf
     except ImportError:
         return
-    small = hf.ViTConfig(hidden_size=384, num_attention_heads=6, intermediate_size=1536)
+    image, small = (4, 3, 224, 224), hf.ViTConfig(hidden_size=384, num_attention_heads=6, intermediate_size=1536)
     text = hf.GPT2Config(n_layer=6, n_embd=512, n_head=8, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, use_cache=False)
     yield Network("ConvNeXt-T, 4 x 3 x 224 squared", lambda: hf.ConvNextModel(hf.ConvNextConfig()),
                   lambda: torch.randn(image))  # fmt: skip
@@ -105,10 +102,10 @@ def of_nnunet() -> Iterator[Network]:
         return
     options = {"norm_op": nn.InstanceNorm3d, "norm_op_kwargs": {"affine": True}, "nonlin": nn.LeakyReLU}
     yield Network(
-        "nnU-Net, 2 x 1 x 96 cubed",
+        "nnU-Net, 2 x 1 x 64 cubed",
         lambda: PlainConvUNet(1, 5, (16, 32, 64, 128, 256), nn.Conv3d, 3, (1, 2, 2, 2, 2), 2, 2, (2,) * 4,
                               conv_bias=True, **options),
-        lambda: torch.randn(2, 1, 96, 96, 96),
+        lambda: torch.randn(2, 1, 64, 64, 64),
     )  # fmt: skip
 
 
