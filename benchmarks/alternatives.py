@@ -122,6 +122,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=40.0, help="for each network, about (default: %(default)s)")
     parser.add_argument("--larger", action="store_true", help="networks that people train, in place of small ones")
+    parser.add_argument("--channels-last", action="store_true", help="images and volumes in this memory format")
     parser.add_argument("--only", default="", metavar="TEXT", help="networks whose names have it")
     parser.add_argument("--ways", nargs="+", default=[""], metavar="TEXT", help="ways whose names have one, say distdl")
     parser.add_argument("--layout", default="replicated", help="of distdl's parameters: owner, sharded or replicated")
@@ -133,7 +134,7 @@ def main() -> None:
     if comm.rank == ROOT:
         print(HEADER, "-" * len(HEADER), sep="\n")
     with gloo(comm):
-        for network in chosen(options.larger, options.only):
+        for network in chosen(options.larger, options.only, options.channels_last):
             if comm.rank == ROOT:
                 print(network.name, flush=True)
             for row in rows_of(network, comm, options.seconds, options.ways, options.layout):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from distribute import SequentialResNet18, SequentialUNet3d
 from memory import resnet50
 from steps import Text, fno
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,19 @@ def convolutions() -> nn.Module:
                          nn.Conv3d(16, 16, 3, padding=1))  # fmt: skip
 
 
+class Checkpointed(nn.Sequential):
+    """Twelve convolutions of 16 channels, each with an activation checkpoint."""
+
+    def __init__(self) -> None:
+        super().__init__(*(nn.Conv2d(16 if i else 1, 16, 3, padding=1) for i in range(12)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Through all of them."""
+        for layer in self:
+            x = checkpoint(layer, x, use_reentrant=False).relu()
+        return x
+
+
 def encoder() -> nn.Module:
     """Six layers of 256 features."""
     layer = nn.TransformerEncoderLayer(256, 8, 1024, dropout=0.0, batch_first=True)
@@ -72,6 +86,8 @@ def larger_networks() -> Iterator[Network]:
     yield from of_transformers()
     yield Network("encoder, 6 layers of 256, 2 x 512 tokens", encoder, lambda: torch.randn(2, 512, 256), 1)
     yield from of_nnunet()
+    yield Network("12 Conv2d of 16 in checkpoints, 2 x 1 x 768 squared", Checkpointed,
+                  lambda: torch.randn(2, 1, 768, 768))  # fmt: skip
     yield Network("three Conv3d of 16, 2 x 1 x 64 cubed", convolutions, lambda: torch.randn(2, 1, 64, 64, 64))
     yield Network("FNO, 2 x 2 x 512 squared", lambda: fno.in_one_process().float(), lambda: torch.randn(2, 2, 512, 512))
 
@@ -109,6 +125,17 @@ def of_nnunet() -> Iterator[Network]:
     )  # fmt: skip
 
 
-def chosen(larger: bool, text: str) -> Iterator[Network]:
+def channels_last(network: Network) -> Network:
+    """The same network with an input and weights whose channels are the last in memory; others as they are."""
+    form = {4: torch.channels_last, 5: torch.channels_last_3d}.get(network.x().dim(), torch.preserve_format)
+
+    def make() -> nn.Module:
+        return network.make().to(memory_format=form)
+
+    return replace(network, make=make, x=lambda: network.x().clone(memory_format=form))
+
+
+def chosen(larger: bool, text: str, in_channels_last: bool = False) -> Iterator[Network]:
     """The networks whose names have the text."""
-    return (network for network in (larger_networks() if larger else NETWORKS) if text in network.name)
+    networks = (network for network in (larger_networks() if larger else NETWORKS) if text in network.name)
+    return map(channels_last, networks) if in_channels_last else networks
