@@ -32,6 +32,16 @@ def like(x: torch.Tensor) -> torch.Tensor:
     return numbers(*x.shape, seed=3)
 
 
+def spectra(x: torch.Tensor, **options: Any) -> torch.Tensor:
+    """Half of the spectra of frames of four numbers."""
+    return torch.stft(x, 4, window=torch.hann_window(4).double(), return_complex=True, **options)
+
+
+def two_sided_spectra(x: torch.Tensor) -> torch.Tensor:
+    """The whole spectra."""
+    return spectra(x, onesided=False)
+
+
 def signs(x: torch.Tensor) -> torch.Tensor:
     """Numbers that are 1 or -1."""
     return like(x).sign()
@@ -406,6 +416,10 @@ OF |= {
                       "end": together(3, src=numbers(3, 6, 5)), "step": together(2, src=numbers(2, 6, 5))},
     "smooth_l1_loss": {"beta": 0.3}, "soft_margin_loss": {"target": signs},
     "softplus": {"beta": 2.0, "threshold": 0.5}, "squeeze": {"SHAPE": (4, 1, 5)},
+    "istft": {"SHAPE": (4, 16), "FIRST": spectra, "n_fft": 4, "hop_length": 2, "win_length": 3, "normalized": True,
+              "window": torch.hann_window(4).double(), "center": together(False, window=torch.ones(4).double()),
+              "length": 12, "onesided": together(False, FIRST=two_sided_spectra),
+              "return_complex": together(True, FIRST=two_sided_spectra, onesided=False)},
     "stft": {"SHAPE": (4, 16), "n_fft": 4, "hop_length": 2, "win_length": 3, "window": torch.hann_window(4).double(),
              "pad_mode": "constant", "onesided": False, "BASE": {"return_complex": True},
              "return_complex": True, "align_to_window": together(True, center=False)},
