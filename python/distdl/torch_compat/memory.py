@@ -19,3 +19,12 @@ def overlaps_itself(tensor: torch.Tensor) -> bool:
 def address_of_storage(tensor: torch.Tensor) -> int:
     """Identifies the storage of a tensor, also one without values."""
     return int(torch.Tensor.untyped_storage(tensor)._cdata)
+
+
+def address_range(tensor: torch.Tensor) -> tuple[int, int]:
+    """The addresses of the first element of a tensor in memory, and of the end of the last."""
+    if not tensor.numel():
+        return 0, 0
+    first = tensor.data_ptr()
+    steps = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return first, first + (steps + 1) * tensor.element_size()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
@@ -11,6 +12,7 @@ import torch
 from distdl.texts import has_own_attributes
 from distdl.torch_compat.trees import tree_flatten, tree_unflatten
 
+_Container = list[object] | deque[object] | Mapping[object, object]
 Places = tuple[tuple[int, int], ...]
 """For each object that a model returns, its number among those of the call, and its place among the results."""
 
@@ -19,33 +21,38 @@ def objects_among(arguments: Iterable[object]) -> list[object]:
     """The objects with attributes among the arguments, and in their lists and dicts."""
     objects: list[object] = []
     for each in arguments:
-        if isinstance(each, Mapping):
-            objects += objects_among(each.values())
-        elif isinstance(each, list | tuple):
-            objects += objects_among(each)
+        if isinstance(each, list | tuple | dict):
+            objects += objects_among(each.values() if isinstance(each, dict) else each)
         elif has_own_attributes(each):
             objects.append(each)
+        elif isinstance(each, Mapping):
+            objects += objects_among(each.values())
     return objects
 
 
-def _containers_among(arguments: Iterable[object]) -> list[Mapping[object, object] | list[object]]:
-    """The lists and dicts among the arguments, and in them."""
-    containers: list[Mapping[object, object] | list[object]] = []
+def _containers_among(arguments: Iterable[object]) -> list[_Container]:
+    """The lists, deques and dicts among the arguments, and in them."""
+    containers: list[_Container] = []
     for each in arguments:
-        if isinstance(each, list | Mapping):
+        if isinstance(each, list | deque | Mapping):
             containers.append(each)
-        if isinstance(each, list | tuple | Mapping):
+        if isinstance(each, list | deque | tuple | Mapping):
             containers += _containers_among(each.values() if isinstance(each, Mapping) else each)
     return containers
 
 
 def own_copy(value: object) -> object:
-    """A copy of an object, in which a recording may write; the object itself if it cannot be copied."""
-    if isinstance(value, list | dict | tuple) or not objects_among([value]):
+    """A copy of an object, in which a recording may write; of what cannot be copied in it the original."""
+    if isinstance(value, list | dict | tuple) or not has_own_attributes(value):
         return value
-    for copied in (copy.deepcopy, copy.copy):  # an object may hold what cannot be copied, such as a lock
-        with suppress(Exception):
-            return copied(value)
+    with suppress(Exception):
+        return copy.deepcopy(value)
+    with suppress(Exception):
+        copied = copy.copy(value)
+        for name, part in vars(copied).items():
+            with suppress(Exception):
+                vars(copied)[name] = copy.deepcopy(part)
+        return copied
     return value
 
 
@@ -104,8 +111,8 @@ def _of_kinds_of(objects: Sequence[object]) -> Callable[[object], bool]:
     return lambda value: type(value) in kinds
 
 
-def _identities(container: Mapping[object, object] | list[object]) -> list[tuple[object, int]]:
-    """Identities of the parts of a list or dict."""
+def _identities(container: _Container) -> list[tuple[object, int]]:
+    """Identities of the parts of a list, deque or dict."""
     parts = container.items() if isinstance(container, Mapping) else enumerate(container)
     return [(key, id(part)) for key, part in parts]
 

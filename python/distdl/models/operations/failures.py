@@ -6,6 +6,7 @@ exchanges.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -48,6 +49,14 @@ def defer(error: Exception, node: Node, instead: Callable[[], object]) -> object
         raise error from None
     failures.append(Failure(max(value.number for value in node.outputs), _located(error, node)))
     return result
+
+
+def defer_to_end(error: Exception) -> None:
+    """Let all ranks raise an error that comes after all nodes; raises it where no other rank waits."""
+    failures = _of_call.get()
+    if failures is None:
+        raise error
+    failures.append(Failure(sys.maxsize, error))
 
 
 def deferring(run: Run, node: Node) -> Run:

@@ -158,6 +158,11 @@ class Plan:
                     moved.setdefault(value.name, step.node)
         self.choice.refuse_unfollowed({name: node for name, node in moved.items() if name not in in_place})
 
+    def blocks_of(self, value: Value) -> Blocks:
+        """The blocks of a value; that of the first worker, if each has the whole."""
+        place = self.placement(value)
+        return place if isinstance(place, Blocks) else Blocks.of_one(self.base.ranks[0], value.shape)
+
     def _is_needed(self, value: Value, source: Placement, regions: ReadRegions | None) -> bool:
         in_place = self._read_in_place.get(value)
         if regions is None or (in_place is not None and in_place.are_same(regions, value.shape)):

@@ -1,4 +1,4 @@
-"""Bring what a model writes into its buffers, parameters and arguments to all of its workers."""
+"""Keep the buffers of a model, and parameters that it writes into, the same on all of its workers."""
 
 from __future__ import annotations
 
@@ -80,42 +80,34 @@ def names_written(step: PlanStep, buffers: Mapping[str, torch.Tensor]) -> list[s
 
 
 class WriteBack:
-    """Writes into parameters, buffers and tensors of the call what the model has written into them.
+    """Writes into parameters and buffers what a call has written into them.
 
     Args:
-        keys: the names of parameters and buffers, and the numbers of tensors of the call.
+        names: of what the call has written.
         parameters: the names of the parameters of the call, in order.
         buffers, layouts: of buffers and parameters, by name.
     """
 
     def __init__(
         self,
-        keys: Sequence[str | int],
+        names: Sequence[str],
         parameters: Sequence[str],
         buffers: Mapping[str, torch.Tensor],
         layouts: Mapping[str, Layout],
     ) -> None:
-        self._keys, self._buffers = keys, buffers
-        names = [key for key in keys if isinstance(key, str) and key not in buffers]
-        self._parameters = {name: (parameters.index(name), layouts[name]) for name in names}
+        self._names, self._buffers = names, buffers
+        self._parameters = {name: (parameters.index(name), layouts[name]) for name in names if name not in buffers}
 
     @torch.no_grad()
-    def __call__(
-        self, values: Sequence[object], parameters: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
-    ) -> None:
-        """Write whole values, of which parameters take this rank's part, and blocks of tensors of the call.
-
-        A block that asks for gradients is left as it is: torch refuses to write into it, or gives it a derivative.
-        """
-        for key, value in zip(self._keys, values, strict=True):
-            assert isinstance(value, torch.Tensor)
-            if isinstance(key, int):
-                if inputs[key].shape == value.shape and not inputs[key].requires_grad:
-                    inputs[key].copy_(value)
-            elif key in self._parameters:
-                i, layout = self._parameters[key]
-                if layout.intervals is not None:
-                    part = value.reshape(layout.shape)[as_slices(layout.intervals)]
-                    parameters[i].copy_(part.reshape(parameters[i].shape))
-            elif value is not self._buffers[key]:
-                self._buffers[key].copy_(value)
+    def __call__(self, values: Sequence[object], parameters: Sequence[torch.Tensor]) -> None:
+        """Write whole values, of which parameters take this rank's part."""
+        for name, whole in zip(self._names, values, strict=True):
+            assert isinstance(whole, torch.Tensor)
+            if name not in self._parameters:
+                if whole is not self._buffers[name]:
+                    self._buffers[name].copy_(whole)
+                continue
+            i, layout = self._parameters[name]
+            if layout.intervals is not None:
+                part = whole.reshape(layout.shape)[as_slices(layout.intervals)]
+                parameters[i].copy_(part.reshape(parameters[i].shape))

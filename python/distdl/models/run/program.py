@@ -22,6 +22,7 @@ from distdl.models.run.outcomes import OutcomeCheck, is_counted, rehearsal, undo
 from distdl.models.run.parameter_buckets import results_reached, with_transports
 from distdl.models.run.result_on_all_ranks import ResultOnAllRanks
 from distdl.models.run.steps import Step, free_after_last_use, group_checkpoints, run_steps
+from distdl.models.run.written_inputs import WrittenInputs
 from distdl.nn.base.random_numbers import key_of_part
 from distdl.parameters.layout import Layout
 from distdl.progress_bars import with_progress
@@ -75,7 +76,9 @@ class Program:
         self._written = {name for step in plan.steps for name in names_written(step, buffers) if recording.looks}
         self._checks = {look.values[-1]: (number, look) for number, look in enumerate(recording.looks)}
         self.inputs = [self._slot(value) for value in recording.inputs]
-        for value, source in zip(recording.inputs, arrived, strict=True):
+        for i, (value, source) in enumerate(zip(recording.inputs, arrived, strict=True)):
+            if i in recording.written:  # which backward passes do not see
+                self._append(torch.clone, (self._slots[value],), (self._slots[value],))
             self._add_input(value, source)
         leaves, self._structure = tree_flatten(recording.results)
         outputs = [leaf for leaf in leaves if isinstance(leaf, Value)]
@@ -88,11 +91,11 @@ class Program:
             self._add_outcome_checks(step)
         self._add_observed_calls(boundaries, len(plan.steps))
         self._checkpoint = 0
-        self._written_slots = [
-            self._copy_at(value, arrived[key] if isinstance(key, int) else None)
-            for key, value in recording.written.items()
-        ]
-        self._write_back = WriteBack([*recording.written], self.parameters, buffers, layouts)
+        written = recording.written.items()
+        last = {key: self._last(x, arrived[key] if isinstance(key, int) else None) for key, x in written}
+        self._written_slots = [(slot, name) for name, slot in last.items() if isinstance(name, str)]
+        self._written_inputs = WrittenInputs({i: slot for i, slot in last.items() if isinstance(i, int)})
+        self._write_back = WriteBack([name for _, name in self._written_slots], self.parameters, buffers, layouts)
         self.placements = {value: self._place_result(value) for value in dict.fromkeys(outputs)}
         self.results = [(leaf, self._slots[leaf] if isinstance(leaf, Value) else -1) for leaf in leaves]
         self._all_steps = with_transports(self.steps, self._parameters, results_reached(plan.steps, leaves), layouts)
@@ -114,10 +117,8 @@ class Program:
 
     def _add_input(self, value: Value, source: Placement) -> None:
         planned, slot = self.plan.placement(value), (self._slots[value],)
-        if isinstance(planned, Blocks) and source != planned:
-            self._redistribute(value, source, planned)
-        elif isinstance(source, Blocks) and not isinstance(planned, Blocks):
-            self._append(self._replication(value, source, self._like.ranks), slot, slot)
+        if source != planned:
+            self._append(brought(value.shape, source, planned, self._like), slot, slot)
 
     def _add_sources(self, outputs: Sequence[Value]) -> None:
         """Give slots to the parameters, buffers and constants of the model."""
@@ -140,27 +141,26 @@ class Program:
                     self._append(torch.clone, (slot,), (slot,))
         self.parameters = [value.name for value in self._parameters.values()]
 
-    def _redistribute(self, value: Value, source: Placement, blocks: Blocks) -> None:
-        self._append(brought(value.shape, source, blocks, self._like), slot := (self._slots[value],), slot)
-
     def _replication(self, value: Value, source: Blocks, ranks: Sequence[int]) -> Run:
         """A function that brings a whole value to ranks; it ignores tensors of workers without a block."""
         return FromBlocks("distribute", source, ReadRegions.whole(tuple(ranks)), value.shape, self._like)
 
     def _place_result(self, value: Value) -> Placement:
         """The placement of a result, to which it is brought."""
-        place, wanted = self.plan.placement(value), self.plan.result_placement(value)
+        place, wanted, slot = self.plan.placement(value), self.plan.result_placement(value), (self._slots[value],)
         if isinstance(wanted, Blocks):
             if place != wanted:
-                self._redistribute(value, place, wanted)
+                self._append(brought(value.shape, place, wanted, self._like), slot, slot)
         else:
-            slot = (self._slots[value],)
-            self._append(ResultOnAllRanks(self._source(value), value.shape, self._like), slot, slot)
+            self._append(ResultOnAllRanks(self.plan.blocks_of(value), value.shape, self._like), slot, slot)
         return wanted
 
-    def _copy_at(self, value: Value, place: Placement | None) -> int:
-        """The slot in which a value is at a place, or whole on all workers, after the last step."""
-        run = brought(value.shape, self.plan.placement(value), place, self._like)
+    def _last(self, value: Value, place: Placement | None) -> int:
+        """The slot with a value after the last step, at a place of the call, or without one whole on all workers."""
+        if isinstance(place, Blocks) and len(place.ranks) == 1:  # each rank may have the whole
+            run = self._replication(value, self.plan.blocks_of(value), self._like.constructors)
+        else:
+            run = brought(value.shape, self.plan.placement(value), place, self._like)
         self._append(run, (self._slots[value],), (slot := self._new_slot(),))
         return slot
 
@@ -209,13 +209,8 @@ class Program:
             if value not in self._checks:
                 continue
             number, look = self._checks[value]
-            replications = [self._replication(x, self._source(x), self._like.constructors) for x in look.values]
+            replications = [self._replication(x, self.plan.blocks_of(x), self._like.constructors) for x in look.values]
             self._append(OutcomeCheck(number, look, replications), tuple(self._slots[x] for x in look.values), ())
-
-    def _source(self, value: Value) -> Blocks:
-        """The blocks of a value; that of the first worker, if each has the whole."""
-        place = self.plan.placement(value)
-        return place if isinstance(place, Blocks) else Blocks.of_one(self._like.ranks[0], value.shape)
 
     def _add_observed_calls(self, calls: deque[ModuleBoundary], place: int) -> None:
         """Append steps that call hooks of the modules whose calls begin or end before this step of the plan."""
@@ -230,7 +225,8 @@ class Program:
             return
         self._hooks = hooks
         used = [step for step in self._all_steps if not isinstance(step.run, ObservedCall) or step.run.choose(hooks)]
-        kept = {slot for _, slot in self.results if slot >= 0} | {*self._written_slots}
+        kept = {slot for _, slot in self.results if slot >= 0} | {slot for slot, _ in self._written_slots}
+        kept |= {*self._written_inputs.slots.values()}
         self.steps = free_after_last_use(group_checkpoints(used, kept), kept)
 
     def count(self) -> int:
@@ -264,7 +260,7 @@ class Program:
         values = self._run(inputs, parameters, key, rehearses=False)
         self._failures.raise_first()
         if self._written_slots and self._like.active:
-            self._write_back([values[slot] for slot in self._written_slots], parameters, inputs)
+            self._write_back([values[slot] for slot, _ in self._written_slots], parameters)
         results = []
         for value, slot in self.results:
             y = values[slot] if slot >= 0 else value
@@ -287,4 +283,6 @@ class Program:
             values[slot] = None if key is None else key_of_part(key, number)
         with undone([self._buffers[name] for name in self._written], rehearses), self._together(), on_device(device):
             run_steps(self.steps, values)
+            if not rehearses:
+                self._written_inputs(inputs, values)
         return values
