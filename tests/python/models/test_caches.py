@@ -166,6 +166,11 @@ def added(x, held):
     return held.keys * 2
 
 
+def added_to_a_view(x, held):
+    held.keys.view(-1).add_(1)
+    return x * 2
+
+
 def inserted(x, held):
     held.insert(0, x)
     return held[0] * 2, held
@@ -176,7 +181,9 @@ def assigned(x, held):
     return x * 2, held
 
 
-@pytest.mark.parametrize(("function", "kind"), [(added, "Layer"), (inserted, "list"), (assigned, "dict")])
+@pytest.mark.parametrize(
+    ("function", "kind"), [(added, "Layer"), (added_to_a_view, "Layer"), (inserted, "list"), (assigned, "dict")]
+)
 def test_what_would_be_lost_is_refused(function, kind):
     P_x = grid(P_world, [job.size, 1])
     ours, block = distdl.distribute(Calling(function), P_x), distdl.scatter(noise((4, 6)), P_x)

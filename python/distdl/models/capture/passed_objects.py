@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 import torch
@@ -66,11 +66,14 @@ class PassedObjects:
     def __init__(self, arguments: Iterable[object]) -> None:
         arguments = [*arguments]
         self._objects, self._containers = objects_among(arguments), _containers_among(arguments)
-        self._before = [_content(each, set()) for each in self._objects]
+        self._before = [_content(each, set(), ()) for each in self._objects]
         self._identities_before = [_identities(each) for each in self._containers]
 
-    def places_in(self, results: object) -> Places:
+    def places_in(self, results: object, stale: Collection[int]) -> Places:
         """Places of the objects that the model returns.
+
+        Args:
+            stale: the ids of tensors with writes that the recording does not show.
 
         Raises:
             NotImplementedError: if it changes one that it does not return, or a list or dict.
@@ -87,7 +90,7 @@ class PassedObjects:
             if id(leaf) in numbers:
                 places.setdefault(numbers[id(leaf)], place)
         for i, each in enumerate(self._objects):
-            if i not in places and _content(each, set()) != self._before[i]:
+            if i not in places and _content(each, set(), stale) != self._before[i]:
                 raise NotImplementedError(
                     f"the model changes an argument, a {type(each).__name__}, and does not return it; return it, or "
                     "what it holds"
@@ -117,10 +120,13 @@ def _identities(container: _Container) -> list[tuple[object, int]]:
     return [(key, id(part)) for key, part in parts]
 
 
-def _content(value: object, seen: set[int]) -> object:
-    """Identities of the tensors that an object holds, and texts of its other parts."""
+def _content(value: object, seen: set[int], stale: Collection[int]) -> object:
+    """Identities of the tensors that an object holds, and texts of its other parts.
+
+    Other writes than stale ones are written into the tensors of the call.
+    """
     if isinstance(value, torch.Tensor):
-        return id(value)  # what is written into it is written into the tensor of the call
+        return id(value), id(value) in stale
     if id(value) in seen:
         return None
     is_container = isinstance(value, Mapping | list | tuple | set)
@@ -129,4 +135,4 @@ def _content(value: object, seen: set[int]) -> object:
         return "" if hasattr(value, "__dict__") else repr(value)
     seen.add(id(value))
     parts = held.items() if isinstance(held, Mapping) else enumerate(held)  # type: ignore[arg-type]
-    return [(repr(key), _content(part, seen)) for key, part in parts]
+    return [(repr(key), _content(part, seen, stale)) for key, part in parts]

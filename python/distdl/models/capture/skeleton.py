@@ -190,7 +190,7 @@ class Skeleton:
             except OpenLookError:
                 return recorder
             recorder.recording.results = recorder.tensors.results(results)
-            recorder.recording.returned_objects = objects.places_in(results)
+            recorder.recording.returned_objects = objects.places_in(results, recorder.tensors.stale)
         pairs = zip(map(recorder.tensors.current, fakes), recorder.recording.inputs, strict=True)
         written_inputs: dict[str | int, Value] = {
             i: last for i, (last, first) in enumerate(pairs) if last.number != first.number
