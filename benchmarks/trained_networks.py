@@ -10,7 +10,6 @@ from distribute import SequentialResNet18, SequentialUNet3d
 from memory import resnet50
 from steps import Text, fno
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 
 @dataclass(frozen=True)
@@ -61,19 +60,6 @@ def convolutions() -> nn.Module:
                          nn.Conv3d(16, 16, 3, padding=1))  # fmt: skip
 
 
-class Checkpointed(nn.Sequential):
-    """Twelve convolutions of 16 channels, each with an activation checkpoint."""
-
-    def __init__(self) -> None:
-        super().__init__(*(nn.Conv2d(16 if i else 1, 16, 3, padding=1) for i in range(12)))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Through all of them."""
-        for layer in self:
-            x = checkpoint(layer, x, use_reentrant=False).relu()
-        return x
-
-
 def encoder() -> nn.Module:
     """Six layers of 256 features."""
     layer = nn.TransformerEncoderLayer(256, 8, 1024, dropout=0.0, batch_first=True)
@@ -86,8 +72,6 @@ def larger_networks() -> Iterator[Network]:
     yield from of_transformers()
     yield Network("encoder, 6 layers of 256, 2 x 512 tokens", encoder, lambda: torch.randn(2, 512, 256), 1)
     yield from of_nnunet()
-    yield Network("12 Conv2d of 16 in checkpoints, 2 x 1 x 768 squared", Checkpointed,
-                  lambda: torch.randn(2, 1, 768, 768))  # fmt: skip
     yield Network("three Conv3d of 16, 2 x 1 x 64 cubed", convolutions, lambda: torch.randn(2, 1, 64, 64, 64))
     yield Network("FNO, 2 x 2 x 512 squared", lambda: fno.in_one_process().float(), lambda: torch.randn(2, 2, 512, 512))
 
