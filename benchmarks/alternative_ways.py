@@ -72,6 +72,11 @@ def memory_of_torch(setting: Callable[[], AbstractContextManager[object]] = null
         yield
 
 
+def own_block(x: Tensor, comm: MPI.Intracomm, dim: int = 0) -> Tensor:
+    """The block of this rank of a tensor that is split along one dimension."""
+    return x.chunk(comm.size, dim)[comm.rank].clone()
+
+
 def plain(model: torch.nn.Module) -> dict[str, Tensor]:
     """The gradients of a model whose parameters are wholes."""
     return {name.removeprefix("module."): p.grad for name, p in model.named_parameters() if p.grad is not None}
@@ -153,14 +158,14 @@ def others(dim: int, comm: MPI.Intracomm) -> dict[str, Callable[[torch.nn.Module
             model.train()
             return plain(model)
 
-        return Way(parallel, x.chunk(comm.size)[comm.rank].clone(), gradients, memory_of_torch, optimizer=optimizer)
+        return Way(parallel, own_block(x, comm), gradients, memory_of_torch, optimizer=optimizer)
 
     def shard_tensor(dim: int, model: torch.nn.Module, x: Tensor) -> Way:
         package = optional("physicsnemo.domain_parallel")
         package.register_custom_ops()  # which it does itself where there are GPUs
         mesh = init_device_mesh("cpu", (comm.size,))
         block = package.ShardTensor.from_local(
-            x.chunk(comm.size, dim)[comm.rank].clone(), mesh, (Shard(dim),),
+            own_block(x, comm, dim), mesh, (Shard(dim),),
             sharding_shapes="chunk", global_shape=tuple(x.shape),  # else it asks for CUDA
         )  # fmt: skip
         return Way(model, block, of_dtensors, memory_of_torch)
@@ -178,7 +183,7 @@ def others(dim: int, comm: MPI.Intracomm) -> dict[str, Callable[[torch.nn.Module
 
         for parameter in model.parameters():
             parameter.register_post_accumulate_grad_hook(mean)
-        block = x.chunk(comm.size, splits)[comm.rank].clone()
+        block = own_block(x, comm, splits)
         return Way(model, block, lambda model: {names[p]: p.grad for p in model.parameters()}, memory_of_torch)
 
     return {
@@ -200,20 +205,19 @@ def ways(dim: int, comm: MPI.Intracomm, layout: str) -> dict[str, Callable[[torc
 
     def ours(dim: int, model: torch.nn.Module, x: Tensor) -> Way:
         P_x = P.create_cartesian_topology_partition([comm.size if d == dim else 1 for d in range(x.dim())])
-        block = x.chunk(comm.size, dim)[comm.rank].clone()
+        block = own_block(x, comm, dim)
         with distdl.parameter_layout(layout):
             return Way(distdl.distribute(model, P_x), block, distdl.sequential_gradients)
 
     def ddp(model: torch.nn.Module, x: Tensor) -> Way:
-        block = x.chunk(comm.size)[comm.rank].clone()
-        return Way(DistributedDataParallel(model), block, plain, memory_of_torch)
+        return Way(DistributedDataParallel(model), own_block(x, comm), plain, memory_of_torch)
 
     def fsdp(model: torch.nn.Module, x: Tensor) -> Way:
         fully_shard(model, mesh=init_device_mesh("cpu", (comm.size,)))
-        return Way(model, x.chunk(comm.size)[comm.rank].clone(), of_dtensors, memory_of_torch)
+        return Way(model, own_block(x, comm), of_dtensors, memory_of_torch)
 
     def half(model: torch.nn.Module, x: Tensor) -> Way:
-        return Way(model, x.chunk(comm.size)[comm.rank].clone(), lambda model: {})
+        return Way(model, own_block(x, comm), lambda model: {})
 
     def dtensor(model: torch.nn.Module, x: Tensor) -> Way:
         mesh = init_device_mesh("cpu", (comm.size,))

@@ -2,9 +2,9 @@
 
 mpiexec -n 2 python -m mpi4py benchmarks/phases.py
 
-Networks are split in space or along the sequence. Milliseconds of a step with Adam in float32, by torch.profiler, which
-makes steps a little slower. Of one process half is shown, the ideal of two ranks. The waiting of ranks for each other
-is what distdl.comm_stats counts.
+Networks are split in space or along the sequence, with parameters on both ranks. Milliseconds of a step with Adam in
+float32, by torch.profiler, which makes steps a little slower. Of one process half is shown, the ideal of two ranks. The
+waiting of ranks for each other is what distdl.comm_stats counts.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ PHASES = ("convolutions and products", "norms", "other arithmetic", "copies", "o
 
 
 def is_of_parameters(operator: str) -> bool:
-    """Whether an operator moves parameters or their gradients."""
-    return operator.startswith(("Replicate", "FromOwner", "FromShards"))
+    """Whether an operator sums gradients of parameters; in other layouts it would be one that layers use as well."""
+    return operator.startswith("Replicate")
 
 
 def phase_of(event: Any, operators: Iterable[str]) -> str:
@@ -87,11 +87,11 @@ def measured(way: Way, comm: MPI.Intracomm) -> list[Counter[str]]:
     return comm.allgather(mine)
 
 
-def table_of(network: Network, comm: MPI.Intracomm, layout: str) -> list[tuple[str, float, float, float]]:
+def table_of(network: Network, comm: MPI.Intracomm) -> list[tuple[str, float, float, float]]:
     """For each phase the half of one process's time, and that of both ranks."""
     torch.manual_seed(0)
     original, x = MeanSquare(network.make()), network.x()
-    made = ways(network.dim, comm, layout)
+    made = ways(network.dim, comm, "replicated")
     one = measured(made["torch.nn, 1 thread"](copy.deepcopy(original), x), comm)[ROOT]
     first, second = measured(made["distdl, space or sequence in two"](original, x), comm)
     return [(phase, one[phase] / 2, first[phase], second[phase]) for phase in (*PHASES, "together")]
@@ -102,13 +102,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--small", action="store_true", help="the small networks of alternatives.py")
     parser.add_argument("--only", default="", metavar="TEXT", help="networks whose names have it")
-    parser.add_argument("--layout", default="replicated", help="of distdl's parameters: owner, sharded or replicated")
     options = parser.parse_args()
     comm, show = MPI.COMM_WORLD, partial(print, flush=True)
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)
     for network in chosen(not options.small, options.only):
-        rows = table_of(network, comm, options.layout)
+        rows = table_of(network, comm)
         if comm.rank == ROOT:
             show(f"{network.name:44}{'one / 2':>9}{'rank 0':>9}{'rank 1':>9}")
             for phase, *times in rows:
