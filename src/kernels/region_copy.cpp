@@ -20,6 +20,8 @@ constexpr std::int64_t kShortRun = 64;        // bytes: up to here a loop takes 
 constexpr std::int64_t kStreamed = 12 << 20;  // bytes: of as many, few are still in the caches when they are read
 constexpr std::int64_t kStreamedRun = 256;    // bytes: in shorter runs, the lines at their ends are most of all
 constexpr std::size_t kCacheLine = 64;        // bytes
+constexpr std::size_t kPage = 4 << 10;        // bytes
+constexpr std::size_t kLargeRun = 1 << 20;    // bytes: here memcpy does what copy_backward does
 
 /// The copy of two matrices of elements that are `to` and `from` bytes apart in a row and from row to row.
 struct Matrices {
@@ -56,11 +58,30 @@ void finish_streaming() {
 #endif
 }
 
+/// Whether bytes are written so shortly after, modulo a page, those that are read next that a processor takes them for
+/// the same. memcpy then takes up to 20 times as long, for 4 KiB to 512 KiB (glibc 2.36 on EPYC).
+bool are_aliased(const char* to, const char* from, std::size_t bytes) {
+  const auto ahead = (reinterpret_cast<std::uintptr_t>(to) - reinterpret_cast<std::uintptr_t>(from)) % kPage;
+  return 0 < ahead && ahead < kCacheLine && kPage <= bytes && bytes < kLargeRun;
+}
+
+/// memcpy from the last byte to the first.
+void copy_backward(char* to, const char* from, std::size_t bytes) {
+  for (; bytes >= kCacheLine; bytes -= kCacheLine) {
+    std::memcpy(to + bytes - kCacheLine, from + bytes - kCacheLine, kCacheLine);  // of known size: loads and stores
+  }
+  std::memcpy(to, from, bytes);
+}
+
+void copy_run(char* to, const char* from, std::size_t bytes) {
+  are_aliased(to, from, bytes) ? copy_backward(to, from, bytes) : void(std::memcpy(to, from, bytes));
+}
+
 void copy_runs(char* to, const char* from, const Matrices& matrices, std::size_t bytes, bool streams) {
   for (std::int64_t row = 0; row < matrices.sizes[1]; ++row) {
     auto* const target = to + row * matrices.to[1];
     const auto* const source = from + row * matrices.from[1];
-    streams ? stream(target, source, bytes) : void(std::memcpy(target, source, bytes));
+    streams ? stream(target, source, bytes) : copy_run(target, source, bytes);
   }
   if (streams) finish_streaming();
 }

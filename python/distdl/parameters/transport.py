@@ -201,6 +201,7 @@ class ParameterTransport:
 
     Attributes:
         is_identity: whether each worker has the parameters that it uses, so that nothing travels.
+        is_small: whether no parameter is a message of its own.
         was_called: whether parameters were ever brought.
 
     Constructing and calling are collective over the workers of the layouts.
@@ -213,6 +214,7 @@ class ParameterTransport:
             kind = layout.kind, dtypes[i] if dtypes else None
             together.setdefault((layout.grid.ranks, layout.grid.shape, layout.replica_axes, *kind, alone), []).append(i)
         self._transports = [(members, Transport.of([layouts[i] for i in members])) for members in together.values()]
+        self.is_small = all(math.prod(layout.shape) <= _LARGE_PARAMETER for layout in layouts)
         self.is_identity = all(type(transport) is Transport for _, transport in self._transports)
         self.was_called = False
 

@@ -146,7 +146,13 @@ class DeclaredLayer(FromSequential):
             )
 
     def start_parameters(self) -> Callable[[], Sequence[torch.Tensor]]:
-        """Start moving the parameters, for computation meanwhile; the returned function waits for them."""
+        """Start moving the parameters, for computation meanwhile; the returned function waits for them.
+
+        On one host, small parameters are moved at once, which takes less time than to wake another thread.
+        """
+        if self._transport.is_small and not (self.agreement and self.agreement.spans_hosts):
+            used = self._transport(self._declared_parameters())
+            return lambda: used
         return self._transport.start(self._declared_parameters())
 
     def use_parameters_in_place(self) -> None:
