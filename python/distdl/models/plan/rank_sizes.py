@@ -14,7 +14,7 @@ from distdl.models.plan.planning import Plan, PlanStep
 from distdl.models.plan.received import received_elements
 from distdl.models.plan.redistribution import Redistribution
 from distdl.models.rules.windows import CONVOLUTIONS, TRANSPOSED
-from distdl.nn.conv.halo import SMALLEST
+from distdl.nn.conv.halo import is_large
 from distdl.nn.kernels.convolution import takes_slow_kernel
 from distdl.partitions.boxes import box_shape, box_size
 
@@ -81,9 +81,11 @@ class RankSizes:
 
     def _adds_halos(self, node: Node, x: Value) -> bool:
         """Whether a convolution adds what comes from halos to the result, and needs no copy of the block."""
-        is_convolution = node.key in CONVOLUTIONS.keys() - TRANSPOSED
-        is_wide = self.itemsize(node.outputs[0]) >= 4
-        return is_convolution and is_wide and self.bytes_of(x) >= SMALLEST * self.itemsize(x)
+        if node.key not in CONVOLUTIONS.keys() - TRANSPOSED or self.itemsize(node.outputs[0]) < 4:
+            return False
+        weight, groups = node.module.weight.shape, node.module.groups
+        positions = math.prod(self.local_shape(x)) // max(1, weight[1] * groups)
+        return is_large(positions, weight, groups)
 
     def workspace(self, node: Node, backward: bool = False) -> float:
         """Bytes that a kernel needs besides inputs and results, or besides their gradients in its backward pass."""

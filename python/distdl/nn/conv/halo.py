@@ -21,25 +21,40 @@ from distdl.torch_compat.autograd import Context
 
 Widths: TypeAlias = Sequence[tuple[int, int, int]]  # (dimension, left, right)
 
-# The smallest block, in elements, for HaloConvolution: for smaller blocks, the small convolutions at the border take
-# longer than a copy of the block. Measured: see the page on performance.
-SMALLEST = 1 << 20
+# HaloConvolution needs no copy of the block, but its small convolutions at the border take up to a millisecond longer
+# than a copy. It pays for large blocks, and saves memory at no cost in time where the convolution itself takes long: see
+# the page on performance.
+SMALLEST = 1 << 20  # elements in a block
+_SMALLEST_OF_LONG = 1 << 18  # in one with so many products
+_MANY_PRODUCTS = 1 << 28
 
 
 HaloShare: TypeAlias = _core.Share
 Sliding: TypeAlias = _core.Sliding
 
 
-def fit(slidings: Sequence[Sliding], others: int) -> bool:
-    """Whether HaloConvolution can compute this convolution, and is faster than a copy of the blocks.
+def is_large(positions: int, weight: Sequence[int], groups: int) -> bool:
+    """Whether HaloConvolution pays for a block.
+
+    Args:
+        positions: in batch and space.
+        weight: the shape of the weight.
+    """
+    elements = positions * weight[1] * groups
+    return elements >= SMALLEST or (elements >= _SMALLEST_OF_LONG and positions * math.prod(weight) >= _MANY_PRODUCTS)
+
+
+def fit(slidings: Sequence[Sliding], batch: int, weight: Sequence[int], groups: int) -> bool:
+    """Whether HaloConvolution can compute this convolution, and pays.
 
     Args:
         slidings: the windows of all workers along each spatial dimension.
-        others: the elements in the smallest block for each position in space: batch times channels.
+        batch: of the smallest block.
+        weight: the shape of the weight.
     """
     space = math.prod(min(stop - start for start, stop in sliding.blocks) for sliding in slidings)
     return (
-        others * space >= SMALLEST
+        is_large(batch * space, weight, groups)
         and all(sliding.fits() for sliding in slidings)
         and any(sliding.has_halos() for sliding in slidings)
     )

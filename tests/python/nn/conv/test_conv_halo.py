@@ -190,3 +190,19 @@ def test_a_place_that_is_not_there(place):
     sliding = _core.Sliding(3, 1, 1, [(0, 2), (2, 4)], [(0, 2), (2, 4)], [(-1, 3), (1, 5)])
     with pytest.raises(IndexError, match=f"no place {place} among 2"):
         sliding.halo(place)
+
+
+@pytest.mark.parametrize(
+    ("positions", "weight", "groups", "large"),
+    [
+        (1 << 16, (16, 16, 3, 3), 1, True),  # 2^20 elements
+        ((1 << 16) - 1, (16, 16, 3, 3), 1, False),
+        (1 << 11, (128, 128, 3, 3), 1, True),  # 2^18 elements, 9 * 2^25 products
+        ((1 << 11) - 1, (128, 128, 3, 3), 1, False),
+        (1 << 14, (128, 1, 3, 3), 128, True),  # depthwise, 2^21 elements
+        (1 << 12, (128, 1, 7, 7), 128, False),  # 2^19 elements, few products
+    ],
+)
+def test_large_blocks(positions, weight, groups, large):
+    with mock.patch.object(conv_halo, "SMALLEST", 1 << 20):
+        assert conv_halo.is_large(positions, weight, groups) == large
