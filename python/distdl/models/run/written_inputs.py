@@ -24,6 +24,8 @@ class WrittenInputs:
 
     def __call__(self, inputs: Sequence[torch.Tensor], values: Sequence[object]) -> None:
         """Write the values that this rank has. What it raises all ranks raise at the end of the call."""
+        if not self.slots:
+            return
         try:
             for i in self.slots:
                 _refuse_shared(inputs, i)
