@@ -22,8 +22,8 @@ from distdl.torch_compat.autograd import Context
 Widths: TypeAlias = Sequence[tuple[int, int, int]]  # (dimension, left, right)
 
 # HaloConvolution needs no copy of the block, but its small convolutions at the border take up to a millisecond longer
-# than a copy. It pays for large blocks, and saves memory at no cost in time where the convolution itself takes long: see
-# the page on performance.
+# than a copy. That pays for large blocks, and is little beside a convolution that takes long: see the page on
+# performance.
 SMALLEST = 1 << 20  # elements in a block
 _SMALLEST_OF_LONG = 1 << 18  # in one with so many products
 _MANY_PRODUCTS = 1 << 28
