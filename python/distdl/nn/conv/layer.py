@@ -134,7 +134,8 @@ class ConvLayer(_ConvOptions):
         smallest = min(sizes[0]) if grid.batched else 1
         self._halo_convolution, self._read = None, None
         self._moves_at_once = self.agreement is not None and self.agreement.spans_hosts  # then it pays
-        if self._may_add_halos(dtype) and fit(slidings, smallest, self.layouts["weight"].shape, self.groups):
+        weight = self.out_channels, self.in_channels // self.groups, *self.kernel_size
+        if self._may_add_halos(dtype) and fit(slidings, smallest, weight, self.groups):
             self._place(sizes, slidings, [list(sliding.reads) for sliding in slidings])
             self._halo_convolution = HaloConvolution(name, self.grid, leading, slidings)
             return
