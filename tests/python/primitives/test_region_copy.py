@@ -73,6 +73,13 @@ def test_large_ones(P_world, dtype, cut):
     check(P_world, x, [(0, 1), (1, 0), (1, 2)])
 
 
+@pytest.mark.parametrize("size", [(64 << 10) + 7, (200 << 10) + 65, (1 << 20) + 1])
+@pytest.mark.parametrize("left", [0, 1, 3, 8, 63, 64, 65])
+def test_shifts_within_a_page(P_world, size, left):
+    """Both tensors begin with a page, so that what is written is so far ahead of what is read, modulo a page."""
+    check(P_world, random_bits([size], torch.uint8), [(left, 1)])
+
+
 def test_threads(P_world):
     """They share a copy, which is cut anywhere."""
     threads = torch.get_num_threads()
