@@ -1,10 +1,12 @@
 """Reports of models over partitions: a table and a picture."""
 
+import copy
 import math
 import xml.etree.ElementTree
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import distdl
 from support.blocks import grid
@@ -131,3 +133,24 @@ def test_a_function_that_is_a_layer(name):
     make, shape = CASES[name]
     report = distdl.report(make().float(), P_x=[1, 2, 1], shape=shape)
     assert report.rows[-1].operation == "MultiheadAttention"
+
+
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize(
+    ("layer", "function"),
+    [
+        (torch.nn.Conv2d(2, 2, 3, padding=1), lambda own, x: F.conv2d(x, own.weight, own.bias, padding=1)),
+        (torch.nn.MaxPool2d(3, 1, 1), lambda _, x: F.max_pool2d(x, 3, 1, 1)),
+    ],
+    ids=["convolution", "pooling"],
+)
+def test_functions_send_what_layers_send(layer, function):
+    class ByFunction(type(layer)):
+        def forward(self, input):
+            return function(self, input)
+
+    by_function = copy.deepcopy(layer)
+    by_function.__class__ = ByFunction
+    ours, others = (distdl.report(model, P_x=[1, 1, 4, 1], shape=(1, 2, 16, 16)) for model in (layer, by_function))
+    assert others.rows[-1].operation in ("conv2d", "max_pool2d")
+    assert sum(row.sent for row in others.rows) == sum(row.sent for row in ours.rows) > 0

@@ -9,7 +9,7 @@ from fractions import Fraction
 import torch
 
 from distdl import _core
-from distdl.models.capture.recording import Run
+from distdl.models.capture.recording import Node, Run
 from distdl.models.operations.placement import Blocks, balanced_sizes
 from distdl.partitions.boxes import Interval
 from distdl.partitions.grid import Grid
@@ -129,6 +129,7 @@ class Operation:
         expands: whether its result is much larger than what it reads, and is likely needed in the blocks of the model's
             input: it costs less to move its inputs there.
         box: computes any box of the result, for workers that compute more than their blocks; None if nothing does.
+        of_layer: for a function, the call of the layer whose rule this is.
     """
 
     shape: tuple[int, ...]
@@ -144,6 +145,7 @@ class Operation:
     exchanges_nothing: bool = False
     expands: bool = False
     box: BoxFunction | None = None
+    of_layer: Node | None = None
 
     def blocks(self, ranks: Sequence[int], splits: Sequence[int]) -> Blocks:
         """The blocks of workers, as balanced as the units allow; `splits` are the numbers of blocks by dimension."""

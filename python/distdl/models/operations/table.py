@@ -127,7 +127,7 @@ def through_layer(
     call = replace(node, target=module, key=key, args=args, kwargs={}, parameters=parameters or {})
     if call.inputs != node.inputs:
         raise NoRuleError(f"{node.key} with arguments by name in another order, or with other tensors")
-    return RULES[key](call)
+    return replace(RULES[key](call), of_layer=call)
 
 
 def bound(node: Node) -> dict[str, Any]:

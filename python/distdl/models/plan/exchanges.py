@@ -21,7 +21,7 @@ def received_within(step: PlanStep) -> tuple[int, int]:
     They are halos, keys and values, and parts of sums over split features. Sums of moments are exchanges of few bytes,
     which count as none.
     """
-    node, workers = step.node, step.workers
+    node, workers = step.operation.of_layer or step.node, step.workers
     if isinstance(workers, Blocks) and step.operation.received is not None:
         received = step.operation.received(workers) // len(workers.ranks)
         return received * node.outputs[0].dtype.itemsize, received > 0

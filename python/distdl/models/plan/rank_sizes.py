@@ -73,7 +73,7 @@ class RankSizes:
         if exchanges:
             x = node.arguments[0]
             nbytes = reads[x][1] if x in reads else self.bytes_of(x)
-            if within and not self._adds_halos(node, x):
+            if within and not self._adds_halos(step.operation.of_layer or node, x):
                 reads[x] = (node, x), nbytes + within * self.itemsize(x) // x.dtype.itemsize
             elif not within and self.itemsize(x) < 4:  # moments are taken in single precision
                 reads[x] = (node, x), nbytes * 4 // self.itemsize(x)
