@@ -242,3 +242,51 @@ def test_dropout_of_attention_as_in_one_process(need_weights, training):
                 results[1] += [gradients[name] for name, _ in model.named_parameters()]
                 torch.testing.assert_close(results[1], results[0], rtol=1e-10, atol=1e-12)
             layer.zero_grad()
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("make", [torch.nn.TransformerEncoderLayer, torch.nn.TransformerDecoderLayer])
+def test_dropout_after_attention_as_in_one_process(make, batch_first):
+    """It draws numbers in the order in which attention has left its result in memory."""
+    torch.manual_seed(1)
+    layer = make(6, 3, 8, batch_first=batch_first, dtype=torch.float64)
+    whole = torch.linspace(-1.0, 2.0, 4 * 9 * 6, dtype=torch.float64).reshape(4, 9, 6)
+    given = [whole, whole.cos()] if make is torch.nn.TransformerDecoderLayer else [whole]
+    for split in ([P_world.size, 1, 1], [1, P_world.size, 1]):
+        P_x = grid(P_world, split)
+        ours = distdl.distribute(layer, P_x, as_sequential=True)
+        torch.manual_seed(7)
+        expected = layer(*given)
+        torch.manual_seed(7)
+        y = distdl.gather(ours(*(distdl.scatter(x, P_x) for x in given)), ours.output_partition)
+        if job.rank == 0:
+            torch.testing.assert_close(y, expected, rtol=1e-10, atol=1e-12)
+
+
+class HooksInTheFirstCall(torch.nn.Module):
+    """As models of transformers capture what modules return."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.dropout, self.has_hook = torch.nn.Linear(4, 4, dtype=torch.float64), torch.nn.Dropout(), False
+
+    def forward(self, x):
+        if not self.has_hook:
+            self.linear.register_forward_hook(lambda module, args, y: y + 1.0)
+            self.has_hook = True
+        return self.dropout(self.linear(x))
+
+
+def test_hooks_that_the_first_call_registers(P_world):
+    """The model is recorded more than once, each time without what the recording before has registered."""
+    P_x = grid(P_world, [1, P_world.size, 1])
+    torch.manual_seed(1)
+    model = HooksInTheFirstCall()
+    ours, x = distdl.distribute(model, P_x, as_sequential=True), torch.ones(2, 6, 4, dtype=torch.float64)
+    for _ in range(2):
+        torch.manual_seed(7)
+        expected = model(x)
+        torch.manual_seed(7)
+        y = distdl.gather(ours(distdl.scatter(x, P_x)), ours.output_partition)
+        if job.rank == 0:
+            torch.testing.assert_close(y, expected, rtol=1e-10, atol=1e-12)

@@ -15,7 +15,7 @@ from distdl.torch_compat.trees import tree_flatten
 
 _OF_CALLS = ("_forward_hooks", "_forward_pre_hooks")
 HOOKS = (*_OF_CALLS, "_backward_hooks", "_backward_pre_hooks")
-_ABOUT_HOOKS = ("_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs")
+ABOUT_HOOKS = ("_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs")
 _PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 
 _Place = tuple[Mapping[str, object], str, str]  # the dict that holds a parameter, its name there, and its full name
@@ -178,7 +178,7 @@ def take_over(own: torch.nn.Module, source: torch.nn.Module) -> None:
         if _held_tensors(value) and not _held_tensors(other.get(name)):
             held[name] = copy.copy(other.get(name))
     held.update({name: value for name, value in own_attributes(source) if _is_plain(value)})
-    for kind in (*_OF_CALLS, *_ABOUT_HOOKS):
+    for kind in (*_OF_CALLS, *ABOUT_HOOKS):
         for gone in held[kind].keys() - other[kind].keys():
             del held[kind][gone]
 

@@ -14,12 +14,13 @@ _SIGNATURE = inspect.signature(F.multi_head_attention_forward)
 
 
 def attention_by_heads(
-    *args: object, is_batch_first: bool = False, **kwargs: object
+    is_batch_first: bool, in_memory_order: bool, *args: object, **kwargs: object
 ) -> tuple[torch.Tensor, torch.Tensor | None] | None:
     """``torch.nn.functional.multi_head_attention_forward``; None for options and shapes that it leaves to torch.
 
     Args:
         is_batch_first: whether the inputs are transposed. Then the computation is that of the tensors before.
+        in_memory_order: whether the result is in memory as torch's is, tokens first.
     """
     call = _SIGNATURE.bind(*args, **kwargs)
     call.apply_defaults()
@@ -51,7 +52,8 @@ def attention_by_heads(
     y = F.linear(y, of.out_proj_weight, of.out_proj_bias)
     if not is_batched:
         return y.squeeze(0), None if weights is None else weights.squeeze(0)
-    return y if tokens_first else y.transpose(0, 1), weights
+    y = y if tokens_first else y.transpose(0, 1)
+    return y.contiguous() if in_memory_order else y, weights
 
 
 def _is_usual(of: SimpleNamespace) -> bool:

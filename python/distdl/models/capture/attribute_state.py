@@ -7,14 +7,15 @@ from collections.abc import Iterator
 
 import torch
 
+from distdl.models.capture.assignments import ABOUT_HOOKS, HOOKS
 from distdl.models.capture.unrecorded import own_attributes
 
 ListOrDict = dict[object, object] | list[object]
-_HELD = ("_buffers", "_modules", "_parameters")
+_HELD = ("_buffers", "_modules", "_parameters", *HOOKS, *ABOUT_HOOKS)
 
 
 class AttributeState:
-    """The attributes of all modules, with what lists and dicts in them hold."""
+    """The attributes and hooks of all modules, with what lists and dicts in them hold."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._attributes = [

@@ -129,7 +129,7 @@ class Recorder(TorchFunctionMode):
             if key == "multi_head_attention_forward":
                 made_by = self.recording.producer(self.tensors.known(args[0]))
                 batch_first = made_by is not None and made_by.key == "transpose"
-                if (heads := attention_by_heads(*args, is_batch_first=batch_first, **kwargs)) is not None:
+                if (heads := attention_by_heads(batch_first, self._real_strides, *args, **kwargs)) is not None:
                     return heads
             if key in INLINED:
                 return inlined(func)(*args, **kwargs)

@@ -244,7 +244,8 @@ class Skeleton:
                 continue
             if value.is_differentiable:
                 raise NotImplementedError(
-                    f"the model writes a tensor with a derivative into its buffer {name}; call its detach() first"
+                    f"the model writes into its buffer {name} what depends on an input or a parameter, and may have a "
+                    "derivative; call its detach() first"
                 )
             if value.name:
                 raise NotImplementedError(f"the model assigns {value.name} to its buffer {name}; use copy_()")
