@@ -135,7 +135,7 @@ class Graph(torch.nn.Module):
         (CountingInADict, r"seen\[0\]="),
         (Remembered, "an earlier call"),
         (lambda: Function(torch.func.vmap(torch.sin)), "torch.func.vmap, .* where the model returns it"),
-        (Graph, "derivative into its buffer last"),
+        (Graph, "writes into its buffer last what depends on an input"),
     ],
 )
 def test_models_that_change_themselves_are_refused(model, words):
