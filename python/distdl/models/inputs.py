@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from distdl.models.capture.memory_order import most_informative_block, order_of
+from distdl.models.capture.memory_order import InMemory, most_informative_block, order_of
 from distdl.models.operations.placement import REPLICATED, Blocks, Placement
 from distdl.models.plan.requested import is_grid, requested_grid
 from distdl.nn.base.layer import Layer
@@ -205,13 +205,14 @@ def _texts(shapes: Sequence[tuple[int, ...]]) -> list[list[int]]:
     return [list(shape) for shape in shapes]
 
 
-def memory_orders(model: Layer, placed: Sequence[PlacedInput], call: object) -> list[list[int]]:
-    """The orders of the inputs' dimensions in memory, as far as the workers' blocks show them. Collective."""
-    all_ranks = model.grid.constructing_ranks()
-    gathered = [json.loads(text) for text in all_ranks.gather(json.dumps([*map(order_of, tensors_in(call))]).encode())]
+def in_memory(model: Layer, placed: Sequence[PlacedInput], call: object) -> InMemory:
+    """How the inputs are in memory, as far as the workers' blocks show it. Collective."""
+    all_ranks, blocks = model.grid.constructing_ranks(), tensors_in(call)
+    own = [*map(order_of, blocks)], [block.requires_grad for block in blocks], torch.is_grad_enabled()
+    orders_of_ranks, asking, records = zip(*map(json.loads, all_ranks.gather(json.dumps(own).encode())), strict=True)
     orders = []
     for i, input in enumerate(placed):
         shapes = [shape for shape, _ in model.structure(input.workers, i)]
         block = most_informative_block(shapes, input.blocks.shape)
-        orders.append(gathered[all_ranks.ranks.index(input.workers.ranks[block])][i])
-    return orders
+        orders.append(orders_of_ranks[all_ranks.ranks.index(input.workers.ranks[block])][i])
+    return InMemory(orders, [*map(any, zip(*asking, strict=True))], any(records))

@@ -13,10 +13,11 @@ from distdl import _core, memory
 from distdl.models.buffer_caches import drop_own_caches
 from distdl.models.capture import unrecorded
 from distdl.models.capture.assignments import AttributeSnapshot
+from distdl.models.capture.memory_order import InMemory
 from distdl.models.capture.recording import Value
 from distdl.models.capture.skeleton import Skeleton
 from distdl.models.container import Container
-from distdl.models.inputs import InputPartitions, memory_orders, tensors_in, text_of_others
+from distdl.models.inputs import InputPartitions, in_memory, tensors_in, text_of_others
 from distdl.models.operations.placement import Blocks
 from distdl.models.passing import Passing
 from distdl.models.plan.halo_choice import HALOS
@@ -110,7 +111,7 @@ class DistributedModel(Container, Passing):
                                        self.values == "agree", self.halos)  # fmt: skip
         self._programs = ProgramCache()
         self._snapshot: AttributeSnapshot | None = AttributeSnapshot(self.module, skeleton.model)
-        self._orders: list[list[int]] | None = None
+        self._in_memory: InMemory | None = None
         self.program = None
 
     def options_to_compare(self) -> dict[str, object]:
@@ -193,13 +194,13 @@ class DistributedModel(Container, Passing):
             super().__setattr__(name, value)
 
     def vote_on(self, agreement: _core.LayerAgreement, args: tuple[object, ...]) -> bool:
-        """Vote; with as_sequential, the order of the inputs in memory counts as well."""
+        """Vote; with as_sequential, how the inputs are in memory counts as well."""
         changed = super().vote_on(agreement, args)
         if not self.as_sequential:
             return changed
         call = cast(ModuleCall, args[0])
-        before, self._orders = self._orders, memory_orders(self, self.placed(self._inputs, call), call)
-        return changed or before != self._orders
+        before, self._in_memory = self._in_memory, in_memory(self, self.placed(self._inputs, call), call)
+        return changed or before != self._in_memory
 
     def beside_vote(self, args: tuple[object, ...], parameters: Sequence[torch.Tensor]) -> list[Applied]:
         if self.program is None or self.as_sequential or self._snapshot is None or self._snapshot.hooks:
@@ -216,7 +217,7 @@ class DistributedModel(Container, Passing):
         modes = tuple(module.training for module in self.known_modules())
         dtypes = tuple(parameter.dtype for parameter in self.parameters())  # a submodule may have been converted
         blocks = tuple(each.blocks for each in placed)
-        state = blocks, tuple(inputs), dtypes, modes, self.autocast, self._frozen, str(self._orders)
+        state = blocks, tuple(inputs), dtypes, modes, self.autocast, self._frozen, str(self._in_memory)
         self._kind, self._described = (state, text_of_others(args[0]), self._changes), (inputs, placed)
         self._use_program(args[0], ())
 
@@ -224,7 +225,7 @@ class DistributedModel(Container, Passing):
         """Find or make the program of this call, whose looks at values begin with these outcomes."""
         program = self._programs.find(self._kind, outcomes)
         if program is None:
-            program = self._builder.build(self.module, call, *self._described, self._orders, self.layouts, outcomes)
+            program = self._builder.build(self.module, call, *self._described, self._in_memory, self.layouts, outcomes)
             if not program.plan.recording.is_open:
                 self._programs.keep(self._kind, program, call)
         self.program = program

@@ -16,6 +16,7 @@ import torch
 from distdl.models.capture.call_device import RECORDED, device_of
 from distdl.models.capture.listing import listing
 from distdl.models.capture.looks import Looks
+from distdl.models.capture.memory_order import InMemory
 from distdl.models.capture.packing import by_parts
 from distdl.models.capture.recording import Node, Recording
 from distdl.models.capture.refused_looks import advising
@@ -83,7 +84,7 @@ class ProgramBuilder:
         call: object,
         inputs: Sequence[tuple[tuple[int, ...], torch.dtype]],
         placed: Sequence[PlacedInput],
-        orders: Sequence[Sequence[int]] | None,
+        memory: InMemory | None,
         layouts: Mapping[str, Layout],
         outcomes: Sequence[object] = (),
     ) -> Program:
@@ -94,7 +95,7 @@ class ProgramBuilder:
             call: the arguments of this rank.
             inputs: shapes and dtypes of the whole tensors of the call.
             placed: where these tensors are.
-            orders: the orders of their dimensions in memory.
+            memory: how they are in memory; None if it does not matter.
             layouts: of the parameters, by name.
             outcomes: of the model's first looks at values.
         """
@@ -110,11 +111,11 @@ class ProgramBuilder:
                 layouts=in_blocks,
             )  # fmt: skip
             buffers, packed = Buffers(model), packings(in_blocks)
-            plan = planned(by_parts(self._record(call, inputs, orders, buffers, outcomes), packed))
+            plan = planned(by_parts(self._record(call, inputs, memory, buffers, outcomes), packed))
             if self.as_sequential and any(step.operation.draw is not None for step in plan.steps):
                 self._refuse_generators_out_of_step()
                 # Numbers are drawn in the order of strides.
-                plan = planned(by_parts(self._record(call, inputs, orders, buffers, outcomes, True), packed))
+                plan = planned(by_parts(self._record(call, inputs, memory, buffers, outcomes, True), packed))
             plan.refuse_unfollowed()
             choose_halos(plan, self.halos, self.grid.constructing_ranks(), self._device)
             with compared_once("distribute", self.grid.constructing_ranks()):
@@ -124,7 +125,7 @@ class ProgramBuilder:
         self,
         call: object,
         inputs: Sequence[tuple[tuple[int, ...], torch.dtype]],
-        orders: Sequence[Sequence[int]] | None,
+        memory: InMemory | None,
         buffers: Buffers,
         outcomes: Sequence[object],
         real_strides: bool = False,
@@ -137,7 +138,7 @@ class ProgramBuilder:
             run = torch.compiler.disable(self.skeleton.record)  # compilers may be looking on
             try:
                 recordings.append(self._with_looks(
-                    partial(run, call, inputs, self._key_of_layer, orders, real_strides, bar), outcomes
+                    partial(run, call, inputs, self._key_of_layer, memory, real_strides, bar), outcomes
                 ))  # fmt: skip
             finally:
                 bar.close()

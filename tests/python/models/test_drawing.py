@@ -263,6 +263,68 @@ def test_dropout_after_attention_as_in_one_process(make, batch_first):
             torch.testing.assert_close(y, expected, rtol=1e-10, atol=1e-12)
 
 
+class Attending(torch.nn.Module):
+    """Dropout of what attention has computed, with a mask that is an input."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(6, 6)
+
+    def forward(self, x, bias):
+        q = self.first(x).unflatten(-1, (2, 3)).transpose(1, 2)
+        return F.dropout(F.scaled_dot_product_attention(q, q, q, attn_mask=bias[:, None])).transpose(1, 2).flatten(2)
+
+
+class OfFrozenAttention(torch.nn.Module):
+    """For its attention torch takes other kernels, as for what asks for no gradients."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = torch.nn.MultiheadAttention(6, 2, batch_first=True).requires_grad_(False)
+        self.last = torch.nn.Sequential(torch.nn.Dropout(), torch.nn.Linear(6, 6))
+
+    def forward(self, x):
+        self.attention.eval()
+        return self.last(self.attention(x, x, x)[0])
+
+
+ONE_CHANNEL = torch.linspace(-1.0, 1.0, 144).reshape(4, 1, 6, 6).to(memory_format=torch.channels_last)
+TOKENS = torch.linspace(-1.0, 1.0, 120).reshape(4, 5, 6)
+CALLS = {
+    "one channel, in channels_last": (
+        lambda: torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3, padding=1), torch.nn.Dropout()),
+        [ONE_CHANNEL],
+    ),
+    "a mask that is an input": (Attending, [TOKENS, TOKENS[:, :, :5].sin()]),
+    "frozen attention": (OfFrozenAttention, [TOKENS]),
+}
+
+
+@pytest.mark.parametrize("records", [True, False])
+@pytest.mark.parametrize("name", CALLS)
+def test_order_in_memory_of_what_asks_for_gradients(name, records):
+    make, given = CALLS[name]
+    torch.manual_seed(1)
+    model = make()
+    P_x = grid(P_world, [P_world.size, *[1] * (given[0].dim() - 1)])
+    ours = distdl.distribute(model, P_x, as_sequential=True)
+    blocks = [distdl.scatter(x, P_x).to(memory_format=form_of(x)) for x in given]
+    for asks in (False, True):
+        inputs, own = ([x.detach().requires_grad_(asks) for x in tensors] for tensors in (given, blocks))
+        with torch.set_grad_enabled(records):
+            torch.manual_seed(7)
+            expected = model(*inputs).detach()
+            torch.manual_seed(7)
+            y = distdl.gather(ours(*own).detach(), ours.output_partition)
+        if job.rank == 0:
+            torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-5)
+
+
+def form_of(x):
+    is_last = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
+    return torch.channels_last if is_last else torch.contiguous_format
+
+
 class HooksInTheFirstCall(torch.nn.Module):
     """As models of transformers capture what modules return."""
 

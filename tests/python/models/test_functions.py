@@ -171,3 +171,15 @@ def test_functions_of_torch_that_do_not_tell_their_arguments():
     whole = noise((4, 2))
     y = distdl.distribute(torch.flip, P_x)(distdl.scatter(whole, P_x), (0,))
     assert_none([off(distdl.gather(y, P_x), whole.flip(0), 0)])
+
+
+def test_attention_with_a_mask_of_keys_alone():
+    """A mask of one dimension, which torch takes where something asks for gradients."""
+
+    def attend(x):
+        return F.scaled_dot_product_attention(x, x, x, attn_mask=x[0, 0, :, 0])
+
+    P_x = grid(P_world, [1, 1, P_world.size, 1])
+    whole = noise((2, 2, 5, 3))
+    y = distdl.distribute(attend, P_x)(distdl.scatter(whole, P_x).requires_grad_())
+    assert_none([off(distdl.gather(y.detach(), P_x), attend(whole.requires_grad_()).detach(), 1e-14)])

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch.utils._pytree import tree_leaves
 
 import distdl
-from distdl.models.capture.memory_order import order_of, strides_in
+from distdl.models.capture.memory_order import InMemory, order_of, strides_in
 from distdl.models.capture.skeleton import Skeleton
 from distdl.models.rules.applied_layer import key_of_layer
 from support.blocks import grid
@@ -54,7 +54,7 @@ def outcome(call):
 
 def recorded(model, whole, order):
     arguments = ((whole,), {}), [(tuple(whole.shape), whole.dtype)]
-    return Skeleton(model).record(*arguments, key_of_layer, [order], real_strides=True).results
+    return Skeleton(model).record(*arguments, key_of_layer, InMemory([order], [True], True), real_strides=True).results
 
 
 def misrecorded(function, shape, order, form):

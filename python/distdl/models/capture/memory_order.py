@@ -2,26 +2,46 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from distdl.torch_compat.fake import FakeTensor
 from distdl.torch_compat.memory import is_view
-from distdl.torch_compat.modes import without_modes
+from distdl.torch_compat.modes import without_functions, without_modes
 from distdl.torch_compat.trees import tree_flatten, tree_map_only, tree_unflatten
 
 
+@dataclass(frozen=True)
+class InMemory:
+    """Facts of a call that decide in which order results are in memory.
+
+    Attributes:
+        orders: of the dimensions of each tensor of a call.
+        asking: whether each of them asks for gradients, for which torch takes other kernels.
+        records: whether gradients are recorded.
+    """
+
+    orders: list[list[int]]
+    asking: list[bool]
+    records: bool
+
+
 def order_of(block: torch.Tensor) -> list[int]:
-    """The dimensions of a tensor by descending strides; dimensions of equal strides keep their order."""
+    """The dimensions of a tensor by descending strides.
+
+    Dimensions of equal strides keep their order, but those of size 1 come last: so torch tells the order of channels.
+    """
     if block.layout != torch.strided or any(s == 0 and n > 1 for s, n in zip(block.stride(), block.shape, strict=True)):
         return list(range(block.dim()))
     strides = block.stride()
-    return sorted(range(block.dim()), key=lambda d: -strides[d])
+    return sorted(range(block.dim()), key=lambda d: (-strides[d], block.shape[d] == 1))
 
 
 def strides_in(order: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
@@ -71,22 +91,25 @@ def _restrided(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     if x.layout != torch.strided or x.shape != like.shape or x.stride() == like.stride():
         return x
     if is_view(x):
-        return x.as_strided(like.shape, like.stride()) if is_view(like) else x
+        if is_view(like):
+            return x.as_strided(like.shape, like.stride())
+        x = x.clone()
     x.data = torch.empty_strided(like.shape, like.stride(), dtype=x.dtype, device=x.device)
     return x
 
 
 def _really(target: Callable[..., object], run: Callable[..., object], args: Any, kwargs: Any) -> object:
     """The result of a call of zeros in place of tensors without values, also of a layer's parameters and buffers."""
-    with without_modes(), warnings.catch_warnings():
+    with without_functions(), without_modes(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the call itself warns
-        args, kwargs = tree_map_only(FakeTensor, _zeros, (args, kwargs))
+        zeros = functools.cache(_zeros)  # a tensor that is passed twice stays one
+        args, kwargs = tree_map_only(FakeTensor, zeros, (args, kwargs))
         devices = {leaf.device for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.Tensor)}
         with torch.random.fork_rng(devices=[device for device in devices if device.type == "cuda"]):
             if not isinstance(target, torch.nn.Module):
                 return run(*args, **kwargs)
             own = itertools.chain(target.named_parameters(), target.named_buffers())
-            return torch.func.functional_call(target, {name: _zeros(tensor) for name, tensor in own}, args, kwargs)
+            return torch.func.functional_call(target, {name: zeros(tensor) for name, tensor in own}, args, kwargs)
 
 
 def _zeros(x: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ from distdl.models.capture.call_device import RECORDED
 from distdl.models.capture.kept_tables import KeptTables
 from distdl.models.capture.looks import Looks, OpenLookError
 from distdl.models.capture.marks import ids_at, kept_tables, made_without_gradients
-from distdl.models.capture.memory_order import strides_in
+from distdl.models.capture.memory_order import InMemory, strides_in
 from distdl.models.capture.passed_objects import PassedObjects, own_copy
 from distdl.models.capture.recorder import Recorder
 from distdl.models.capture.recording import Recording, Value
@@ -80,7 +80,7 @@ class Skeleton:
         call: object,
         inputs: Sequence[tuple[Sequence[int], torch.dtype]],
         key_of_layer: Callable[[torch.nn.Module], str],
-        orders: Sequence[Sequence[int]] | None = None,
+        memory: InMemory | None = None,
         real_strides: bool = False,
         bar: ProgressBar | None = None,
         looks: Looks | None = None,
@@ -91,8 +91,9 @@ class Skeleton:
             call: the arguments and keyword arguments of this rank's call. Fake whole tensors take the place of blocks.
             inputs: shapes and dtypes of the whole tensors, in the order of the blocks.
             key_of_layer: the key of the rule for a module as a whole; "" if the functions that it calls are recorded.
-            orders: the orders of the dimensions of the inputs in memory; by default row-major.
-            real_strides: whether each call also runs with zeros, so that values have the strides of real tensors.
+            memory: how the inputs are in memory; by default row-major.
+            real_strides: whether each call also runs with zeros, so that values have the strides of real tensors. Then
+                gradients are asked for as in this call, and else by all inputs.
             bar: advances with each call that is recorded.
             looks: finds the outcomes of looks at values; None if they are refused.
 
@@ -104,13 +105,17 @@ class Skeleton:
         before = AttributeState(self.model)
         numbers, tensors = self._numbers(), self._tensors()
         generator, other_generators = torch.get_rng_state(), unrecorded.drawn_outside_of_torch()
-        orders = [range(len(shape)) for shape, _ in inputs] if orders is None else orders
+        orders = [range(len(shape)) for shape, _ in inputs] if memory is None else memory.orders
+        ask, records = [True] * len(inputs), True
+        if real_strides and memory is not None:
+            ask, records = memory.asking, memory.records
         described = [
-            (shape, strides_in(order, shape), dtype) for (shape, dtype), order in zip(inputs, orders, strict=True)
+            (shape, strides_in(order, shape), dtype, asks)
+            for (shape, dtype), order, asks in zip(inputs, orders, ask, strict=True)
         ]
         try:
             try:
-                recorder = self._recorded(call, described, key_of_layer, real_strides, bar, looks=looks)
+                recorder = self._recorded(call, described, key_of_layer, real_strides, records, bar, looks=looks)
             except Exception:
                 self._refuse_new_modules(before.modules)
                 raise
@@ -134,7 +139,7 @@ class Skeleton:
                 for name, values in caches.items():
                     path, _, leaf = name.rpartition(".")
                     vars(self.model.get_submodule(path))["_buffers"][leaf] = values
-                recorder = self._recorded(call, described, key_of_layer, real_strides, bar, recorder, looks)
+                recorder = self._recorded(call, described, key_of_layer, real_strides, records, bar, recorder, looks)
                 recorder.recording.tables = kept_tables(self.model, recorder.recording.kept)
                 if new := [*self._caches]:
                     raise NotImplementedError(f"the model gives its buffer {new[0]} another shape in each call")
@@ -147,15 +152,16 @@ class Skeleton:
     def _recorded(
         self,
         call: object,
-        inputs: Sequence[tuple[Sequence[int], Sequence[int], torch.dtype]],
+        inputs: Sequence[tuple[Sequence[int], Sequence[int], torch.dtype, bool]],
         key_of_layer: Callable[[torch.nn.Module], str],
         real_strides: bool,
+        records: bool,
         bar: ProgressBar | None,
         earlier: Recorder | None = None,
         looks: Looks | None = None,
     ) -> Recorder:
         with self._mode, torch.inference_mode(False):
-            fakes = [_input(shape, strides, dtype) for shape, strides, dtype in inputs]
+            fakes = [_input(*input) for input in inputs]
         rest = iter(fakes)
         args, kwargs = tree_map(lambda leaf: next(rest) if isinstance(leaf, torch.Tensor) else own_copy(leaf), call)
         objects = PassedObjects((*args, *kwargs.values()))
@@ -179,7 +185,7 @@ class Skeleton:
         )
         # Set-ups run without function modes, and compiled programs without autograd; the recorder needs both.
         with (
-            with_functions(), torch.inference_mode(False), autograd_again(), torch.enable_grad(),
+            with_functions(), torch.inference_mode(False), autograd_again(), torch.set_grad_enabled(records),
             torch.compiler.set_stance("force_eager"), self._mode, recorder.around_modules(), without_log(),
             with_whole_lists(),
         ):  # fmt: skip
@@ -283,7 +289,7 @@ def _refuse_lost_parameter(name: str, parameter: torch.nn.Parameter, value: Valu
         )
 
 
-def _input(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """A tensor that requires gradients if its dtype can. It is no leaf, so that a model may write into it."""
+def _input(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype, asks: bool) -> torch.Tensor:
+    """A tensor that asks for gradients if its dtype can. It is no leaf, so that a model may write into it."""
     tensor = torch.empty_strided(tuple(shape), tuple(strides), dtype=dtype, device=RECORDED)
-    return tensor.requires_grad_().clone() if dtype.is_floating_point or dtype.is_complex else tensor
+    return tensor.requires_grad_().clone() if asks and (dtype.is_floating_point or dtype.is_complex) else tensor

@@ -41,8 +41,10 @@ def attention(node: Node) -> Operation:
             own[-1] = Sharded(n - 3, Fraction(tensor.shape[-3], out[-3]))
             group = max(group, out[-3] // tensor.shape[-3])
         specs.append((*own, None, None))
-    if mask is not None:
+    if mask is not None and len(mask.shape) > 1:
         specs.append((*batches(mask, out), Sharded(n - 2) if mask.shape[-2] == out[-2] != 1 else None, None))
+    elif mask is not None:  # of all queries
+        specs.append((None,) * len(mask.shape))
     length = key.shape[-2]
     call: Run = partial(_attend, p=p, options=options)
 
