@@ -16,7 +16,6 @@ cmake -S . -B build/geometry -DDISTDL_GEOMETRY_TESTS_ONLY=ON -DCMAKE_BUILD_TYPE=
 cmake --build build/geometry --target geometry_benchmark >/dev/null
 build/geometry/geometry_benchmark | tee "$figures/geometry.txt"
 mpiexec -n 2 python -m mpi4py benchmarks/primitives.py --seconds 240 --json "$figures/primitives.json"
-mpiexec -n 2 python -m mpi4py benchmarks/layers.py --json "$figures/layers.json"
 mpiexec -n 2 python -m mpi4py benchmarks/overlap.py --seconds 2 --json "$figures/overlap.json"
 python benchmarks/emulated_hosts.py benchmarks/ping_pong.py | tee "$figures/ping_pong.txt"
 python benchmarks/emulated_hosts.py benchmarks/overlap.py --wire --size 8M --seconds 3 --json "$figures/two_hosts.json"
