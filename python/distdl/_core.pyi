@@ -777,3 +777,12 @@ def loss_of_parts(
     The gradient flows from the first worker's value alone. Collective over the ranks of ``sum``, which adds up two
     numbers of each rank; a rank that knows no other passes None.
     """
+
+def without_values(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """A tensor on the device meta, which no mode of torch sees being made."""
+
+def take_for_result(tensor: torch.Tensor) -> None:
+    """Let autograd take a tensor for the result of a call, so that it asks for gradients and is no leaf.
+
+    A backward pass through it raises.
+    """

@@ -48,5 +48,6 @@ void bind_random(py::module_& m);
 void bind_holder(py::module_& m);
 void bind_moments(py::module_& m);
 void bind_softmax(py::module_& m);
+void bind_without_values(py::module_& m);
 
 }  // namespace distdl::bindings

@@ -118,6 +118,7 @@ PYBIND11_MODULE(_core, m) {
   bind_holder(m);
   bind_moments(m);
   bind_softmax(m);
+  bind_without_values(m);
 }
 
 }  // namespace distdl::bindings

@@ -16,14 +16,14 @@ from distdl.nn.base.layer import Layer
 from distdl.nn.wrapped_module import ModuleCall
 from distdl.partitions.grid import Grid
 from distdl.texts import text_of
-from distdl.torch_compat.trees import tree_flatten
+from distdl.torch_compat.trees import tree_flatten, tree_leaves
 
 _DEFAULT = object()  # no partition was named
 
 
 def tensors_in(call: object) -> list[torch.Tensor]:
     """The tensors among the arguments of a call, in order."""
-    return [leaf for leaf in tree_flatten(call)[0] if isinstance(leaf, torch.Tensor)]
+    return [leaf for leaf in tree_leaves(call) if isinstance(leaf, torch.Tensor)]
 
 
 def text_of_others(call: object) -> str:
@@ -106,7 +106,7 @@ def _of_argument(name: str, value: object, requested: object) -> Iterator[tuple[
     elif isinstance(requested, Mapping | list):
         raise TypeError(f"distribute: {name} is of type {type(value).__name__}, which input_partitions does not match")
     else:
-        yield from ((name, requested) for leaf in tree_flatten(value)[0] if isinstance(leaf, torch.Tensor))
+        yield from ((name, requested) for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor))
 
 
 def _names_of(forward: Callable[..., object]) -> tuple[list[str], bool]:

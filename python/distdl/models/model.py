@@ -41,7 +41,7 @@ from distdl.partitions.construction import PartitionLike
 from distdl.partitions.grid import Grid
 from distdl.partitions.partition import Partition
 from distdl.torch_compat.modes import unseen_by_modes
-from distdl.torch_compat.trees import tree_flatten, tree_map_only
+from distdl.torch_compat.trees import tree_leaves, tree_map_only
 
 
 class _NotCalledError(RuntimeError, AttributeError):
@@ -289,7 +289,7 @@ class DistributedModel(Container, Passing):
     def ask_for_gradients(self, result: object) -> None:
         """Let the results that have a derivative ask for gradients."""
         assert self.program is not None
-        for tensor, (value, _) in zip(tree_flatten(result)[0], self.program.results, strict=True):
+        for tensor, (value, _) in zip(tree_leaves(result), self.program.results, strict=True):
             if isinstance(value, Value) and value.is_differentiable:
                 _core.require_gradients(tensor)
 

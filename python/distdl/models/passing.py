@@ -16,7 +16,7 @@ from distdl.models.inputs import InputPartitions, PlacedInput, placed_inputs
 from distdl.models.operations.placement import Placement
 from distdl.models.run.program import Program
 from distdl.nn.wrapped_module import ModuleCall, WrappedModule
-from distdl.torch_compat.trees import register_holders, tree_flatten
+from distdl.torch_compat.trees import register_holders, tree_leaves
 
 
 class Passing(WrappedModule):
@@ -58,7 +58,7 @@ class Passing(WrappedModule):
         if self._placements is None:
             self._placements = WeakTensorKeyDictionary()
         if large := [*self._large_results(self.program)]:
-            leaves = tree_flatten(results)[0]
+            leaves = tree_leaves(results)
             for i, placement in large:
                 if isinstance(leaves[i], torch.Tensor):
                     self._placements[leaves[i]] = placement

@@ -111,11 +111,11 @@ class ProgramBuilder:
                 layouts=in_blocks,
             )  # fmt: skip
             buffers, packed = Buffers(model), packings(in_blocks)
-            plan = planned(by_parts(self._record(call, inputs, memory, buffers, outcomes), packed))
+            plan = planned(by_parts(self._record(call, inputs, buffers, outcomes), packed))
             if self.as_sequential and any(step.operation.draw is not None for step in plan.steps):
                 self._refuse_generators_out_of_step()
                 # Numbers are drawn in the order of strides.
-                plan = planned(by_parts(self._record(call, inputs, memory, buffers, outcomes, True), packed))
+                plan = planned(by_parts(self._record(call, inputs, buffers, outcomes, memory), packed))
             plan.refuse_unfollowed()
             choose_halos(plan, self.halos, self.grid.constructing_ranks(), self._device)
             with compared_once("distribute", self.grid.constructing_ranks()):
@@ -125,10 +125,9 @@ class ProgramBuilder:
         self,
         call: object,
         inputs: Sequence[tuple[tuple[int, ...], torch.dtype]],
-        memory: InMemory | None,
         buffers: Buffers,
         outcomes: Sequence[object],
-        real_strides: bool = False,
+        memory: InMemory | None = None,
     ) -> Recording:
         """Record the model, and compare the recordings: the programs of all ranks have to fit each other."""
         recordings: list[Recording] = []
@@ -138,7 +137,7 @@ class ProgramBuilder:
             run = torch.compiler.disable(self.skeleton.record)  # compilers may be looking on
             try:
                 recordings.append(self._with_looks(
-                    partial(run, call, inputs, self._key_of_layer, memory, real_strides, bar), outcomes
+                    partial(run, call, inputs, self._key_of_layer, memory, bar), outcomes
                 ))  # fmt: skip
             finally:
                 bar.close()

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Sequence
 from distdl.models.capture.looks import text_of_outcome
 from distdl.models.capture.source_line import source_line
 from distdl.models.run.program import Program
-from distdl.torch_compat.trees import tree_flatten
+from distdl.torch_compat.trees import tree_leaves
 
 _MOST_OPERATIONS = 1 << 15
 """The most in all programs that a model keeps, about 1 GiB. Two programs stay in any case."""
@@ -81,7 +81,7 @@ class ProgramCache:
     def _warn_of_numbers(self, kind: Kind, call: object) -> None:
         """Warn of numbers that have other values in each call, once for each kind of call."""
         state, *texts = kind
-        numbers = [repr(leaf) for leaf in tree_flatten(call)[0] if type(leaf) in (int, float)]
+        numbers = [repr(leaf) for leaf in tree_leaves(call) if type(leaf) in (int, float)]
         _forget_first(self._alike)
         alike = self._alike.setdefault((state, re.sub(_WRITTEN_NUMBER, "0", str(texts))), set())
         if str(texts) in alike or len(alike) == _MANY_NUMBERS:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import torch
 
-from distdl.torch_compat.trees import tree_flatten
+from distdl.torch_compat.trees import tree_leaves
 
 
 def copied(module: torch.nn.Module, tensors: Mapping[int, object]) -> torch.nn.Module:
@@ -22,7 +22,7 @@ def copied(module: torch.nn.Module, tensors: Mapping[int, object]) -> torch.nn.M
     try:
         return copy.deepcopy(module, dict(tensors))
     except Exception:
-        values = [value for part in module.modules() for value in tree_flatten(list(vars(part).values()))[0]]
+        values = [value for part in module.modules() for value in tree_leaves(list(vars(part).values()))]
         shared = {id(x): x for x in values if id(x) not in tensors and not _can_be_copied(x, tensors)}
         return copy.deepcopy(module, {**tensors, **shared})
 

@@ -14,7 +14,7 @@ from distdl.nn.wrapped_module import ModuleCall, WrappedModule
 from distdl.partitions.comparison import compare
 from distdl.partitions.construction import PartitionLike
 from distdl.torch_compat.modes import without_modes
-from distdl.torch_compat.trees import TreeSpec, tree_flatten, tree_structure, tree_unflatten
+from distdl.torch_compat.trees import TreeSpec, tree_flatten, tree_leaves, tree_structure, tree_unflatten
 
 __all__ = ["Local"]
 
@@ -100,7 +100,7 @@ class Local(WrappedModule):
             problem = self._misfit(args, kwargs)
             if problem is not None:
                 raise problem
-            tensors = [x for x in tree_flatten(call)[0] if isinstance(x, torch.Tensor)]
+            tensors = [x for x in tree_leaves(call) if isinstance(x, torch.Tensor)]
             empty = self.without_part(tensors[0]) if tensors else torch.empty(0, device="cpu")
             structure = self._structure()
             return tree_unflatten([empty] * structure.num_leaves, structure)
@@ -143,7 +143,7 @@ class Local(WrappedModule):
             return result
         # The module may use tensors on other workers that it does not use here.
         leaves, structure = tree_flatten(result)
-        return tree_unflatten(connected(leaves, [*parameters, *tree_flatten((args, kwargs))[0]]), structure)
+        return tree_unflatten(connected(leaves, [*parameters, *tree_leaves((args, kwargs))]), structure)
 
     def _check(self, result: object) -> None:
         leaves, structure = tree_flatten(result)

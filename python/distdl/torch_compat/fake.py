@@ -15,9 +15,15 @@ from torch._subclasses.fake_tensor import (
 )
 
 __all__ = [
-    "FakeTensor", "FakeTensorMode", "errors_as_with_values", "errors_of_missing_values", "with_whole_lists",
-    "without_log",
+    "FakeTensor", "FakeTensorMode", "errors_as_with_values", "errors_of_missing_values", "take_for_parameter",
+    "with_whole_lists", "without_log",
 ]  # fmt: skip
+
+
+def take_for_parameter(tensor: FakeTensor, requires_grad: bool) -> None:
+    """Make a tensor a parameter, as ``torch.nn.Parameter`` makes a copy one, which takes longer."""
+    tensor.requires_grad_(requires_grad)
+    tensor._is_param = True
 
 
 @contextmanager

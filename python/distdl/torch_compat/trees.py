@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
+from torch.utils import _pytree
 from torch.utils._pytree import (
+    SUPPORTED_NODES,
     KeyEntry,
     MappingKey,
     SequenceKey,
@@ -16,9 +19,7 @@ from torch.utils._pytree import (
     register_pytree_node,
     tree_flatten,
     tree_flatten_with_path,
-    tree_leaves,
     tree_map,
-    tree_map_only,
     tree_structure,
     tree_unflatten,
 )
@@ -39,6 +40,37 @@ __all__ = [
     "tree_unflatten",
 ]
 
+
+def tree_leaves(tree: object) -> list[Any]:
+    """The leaves of a structure. Torch's function takes seven times as long for those of calls."""
+    parts: Iterable[object]
+    if type(tree) is dict:
+        parts = tree.values()
+    elif type(tree) is tuple or type(tree) is list:
+        parts = tree
+    else:
+        return _pytree.tree_leaves(tree) if _is_node(tree) else [tree]
+    return [leaf for part in parts for leaf in tree_leaves(part)]
+
+
+def tree_map_only(kind: type, function: Callable[..., object], tree: object) -> Any:
+    """The same structure with results of a function in place of the leaves of a kind."""
+    if type(tree) is tuple:
+        return tuple([tree_map_only(kind, function, part) for part in tree])
+    if type(tree) is list:
+        return [tree_map_only(kind, function, part) for part in tree]
+    if type(tree) is dict:
+        return {key: tree_map_only(kind, function, part) for key, part in tree.items()}
+    if _is_node(tree):
+        return _pytree.tree_map_only(kind, function, tree)
+    return function(tree) if isinstance(tree, kind) else tree
+
+
+def _is_node(tree: object) -> bool:
+    """Whether torch looks for leaves in an object, which may be a named tuple."""
+    return isinstance(tree, tuple) or type(tree) in SUPPORTED_NODES
+
+
 _Made = tuple[type, tuple[object, ...], tuple[str, ...]]  # a class, keys of its items, and names of its attributes
 
 
@@ -49,7 +81,7 @@ def register_holders(tree: object) -> None:
     values. Objects of it that are made of leaves have all attributes of the original, and share those that hold no
     tensors.
     """
-    while kinds := {type(leaf) for leaf in tree_flatten(tree)[0] if _is_holder(leaf) and _holds_tensors(leaf, set())}:
+    while kinds := {type(leaf) for leaf in tree_leaves(tree) if _is_holder(leaf) and _holds_tensors(leaf, set())}:
         for kind in kinds:
             if dataclasses.is_dataclass(kind) and not issubclass(kind, list | dict):
                 register_dataclass(kind)
@@ -69,7 +101,7 @@ def _holds_tensors(value: object, seen: set[int]) -> bool:
     seen.add(id(value))
     if isinstance(value, torch.Tensor):
         return True
-    leaves = tree_flatten(value)[0]
+    leaves = tree_leaves(value)
     if len(leaves) != 1 or leaves[0] is not value:
         return any(_holds_tensors(leaf, seen) for leaf in leaves)
     return _is_holder(value) and any(_holds_tensors(part, seen) for part in _parts(value)[0])

@@ -54,7 +54,7 @@ def outcome(call):
 
 def recorded(model, whole, order):
     arguments = ((whole,), {}), [(tuple(whole.shape), whole.dtype)]
-    return Skeleton(model).record(*arguments, key_of_layer, InMemory([order], [True], True), real_strides=True).results
+    return Skeleton(model).record(*arguments, key_of_layer, InMemory([order], [True], True)).results
 
 
 def misrecorded(function, shape, order, form):

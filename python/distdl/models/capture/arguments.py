@@ -11,7 +11,7 @@ import torch
 
 from distdl.models.capture.recording import Arguments, Function
 from distdl.torch_compat.operators import schemas_of
-from distdl.torch_compat.trees import tree_flatten, tree_map_only
+from distdl.torch_compat.trees import tree_leaves, tree_map_only
 
 _OF_NUMPY = {"axis": "dim", "keepdims": "keepdim", "x": "input", "a": "input", "x1": "input", "x2": "other"}
 """NumPy's names of arguments, which torch takes as well."""
@@ -71,7 +71,7 @@ def call_detaching(function: Function, args: Arguments, kwargs: dict[str, object
     except RuntimeError as error:
         if str(error).startswith("Autograd not support dtype"):  # a sum in integers, for example
             with torch.no_grad():
-                asking = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, torch.Tensor) and x.requires_grad]
+                asking = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor) and x.requires_grad]
                 return function(*args, **kwargs), asking
         refused = re.search(r"respect to argument '(\w+)'\. This input cannot have requires_grad", str(error))
         tensor = arguments_by_name(function, args, kwargs).get(refused[1]) if refused else None

@@ -11,7 +11,7 @@ import torch
 
 from distdl.models.capture.marks import Marks, is_marked
 from distdl.models.capture.unrecorded import own_attributes, refuse_backward_hooks
-from distdl.torch_compat.trees import tree_flatten
+from distdl.torch_compat.trees import tree_leaves
 
 _OF_CALLS = ("_forward_hooks", "_forward_pre_hooks")
 HOOKS = (*_OF_CALLS, "_backward_hooks", "_backward_pre_hooks")
@@ -168,7 +168,7 @@ def _emptied(name: str, tensors: Sequence[torch.Tensor]) -> str:
 
 def _held_tensors(value: object) -> list[torch.Tensor]:
     """The tensors in an attribute."""
-    return [leaf for leaf in tree_flatten(value)[0] if isinstance(leaf, torch.Tensor)]
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 def take_over(own: torch.nn.Module, source: torch.nn.Module) -> None:

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 
 import torch
 
-from distdl.torch_compat.trees import tree_map_only
+from distdl.torch_compat.trees import tree_map, tree_map_only
 
 Call = Callable[..., object]
 RECORDED = torch.device("cpu")
@@ -50,7 +50,7 @@ def on_device_of_call(function: Call, leaves: Sequence[object], makes_tensors: b
         device = device_of_call()
         if device == RECORDED:
             return function(*args, **kwargs)
-        args, kwargs = tree_map_only(_is_recorded_device, lambda _: device, (args, kwargs))
+        args, kwargs = tree_map(lambda leaf: device if _is_recorded_device(leaf) else leaf, (args, kwargs))
         result = function(*args, **kwargs)
         return tree_map_only(torch.Tensor, lambda x: x.to(device), result) if makes_tensors else result
 

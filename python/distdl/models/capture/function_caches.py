@@ -15,14 +15,14 @@ import torch
 
 from distdl.models.capture.recording import Arguments
 from distdl.torch_compat.fake import FakeTensor
-from distdl.torch_compat.trees import tree_flatten
+from distdl.torch_compat.trees import tree_leaves
 
 _CACHED_BY_CODE: dict[CodeType, bool] = {}
 
 
 def is_kept_by_a_function(args: Arguments, kwargs: dict[str, object]) -> bool:
     """Whether a call of tensors with values, or of none, stands in a function that keeps its results."""
-    if any(isinstance(leaf, FakeTensor) for leaf in tree_flatten((args, kwargs))[0]):
+    if any(isinstance(leaf, FakeTensor) for leaf in tree_leaves((args, kwargs))):
         return False
     return any(map(_is_cached, _frames()))
 

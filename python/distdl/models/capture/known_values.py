@@ -23,7 +23,7 @@ from distdl.models.capture.tensors import RecordedTensors
 from distdl.models.capture.texts_of_tensors import TEXTS, Use, text_without_values, use_of_text
 from distdl.torch_compat.fake import FakeTensor
 from distdl.torch_compat.modes import without_functions, without_modes
-from distdl.torch_compat.trees import tree_flatten, tree_map_only
+from distdl.torch_compat.trees import tree_leaves, tree_map_only
 
 Result = TypeVar("Result")
 _MOST_ELEMENTS = 1 << 24  # of a value that is computed on every rank
@@ -66,7 +66,7 @@ class KnownValues:
         name = getattr(function, "__name__", "")
         if name in TEXTS:
             return self._text(function, name, args, kwargs)
-        if key in _WITH_SIZES and (tensors := list(filter(self._is_size, tree_flatten((args[1:], kwargs))[0]))):
+        if key in _WITH_SIZES and (tensors := list(filter(self._is_size, tree_leaves((args[1:], kwargs))))):
             numbers = {id(x): int(x) for x in tensors}
             own, named = tree_map_only(torch.Tensor, lambda x: numbers.get(id(x), x), (args[1:], kwargs))
             return function(args[0], *own, **named)
@@ -115,7 +115,7 @@ class KnownValues:
 
     def _outcome(self, function: Function, args: Arguments, kwargs: dict[str, object]) -> object:
         """The outcome of a look at values of this call; NotImplemented if they may not be looked at."""
-        has_tensors = any(isinstance(leaf, FakeTensor) for leaf in tree_flatten((args, kwargs))[0])
+        has_tensors = any(isinstance(leaf, FakeTensor) for leaf in tree_leaves((args, kwargs)))
         if self._looks is None or self._tensors is None or not (has_tensors and self._may_look_at((args, kwargs))):
             return NotImplemented
         outcome = self._looks.outcome(self._tensors, function, args, kwargs)
@@ -125,7 +125,7 @@ class KnownValues:
         """Whether calls may look at the tensors among arguments: in any case at those that buffers alone determine."""
         if self._looks is None or self._looks.at_all_values:
             return self._looks is not None
-        return all(self._is_of_buffers(x) for x in tree_flatten(arguments)[0] if isinstance(x, FakeTensor))
+        return all(self._is_of_buffers(x) for x in tree_leaves(arguments) if isinstance(x, FakeTensor))
 
     def _may_look_at_mask(self, part: torch.Tensor) -> bool:
         looks_at_masks = self._looks is not None and self._looks.at_masks
@@ -145,7 +145,7 @@ class KnownValues:
 
     def call(self, function: Function, args: Arguments, kwargs: dict[str, object]) -> object:
         """The result of a call of tensors with known values; NotImplemented if any is unknown."""
-        tensors = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.Tensor)]
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         known = {id(tensor): self.of_tensor(tensor) for tensor in tensors}
         if not known or any(values is None for values in known.values()):
             return NotImplemented
@@ -226,7 +226,7 @@ class KnownValues:
         result, drew = undrawn(lambda: node.as_function()(*own))
         if drew:
             return None  # random numbers are others in each call
-        results = own[:1] if node.key == "setitem" else tree_flatten(result)[0]
+        results = own[:1] if node.key == "setitem" else tree_leaves(result)
         return [each for each in results if isinstance(each, torch.Tensor)][node.outputs.index(value)].detach()
 
     def computation(self, last: Value | None) -> tuple[list[Node], list[Value] | None]:

@@ -16,7 +16,7 @@ from distdl.models.capture.listing import digest_of
 from distdl.models.capture.recording import Arguments, Function, Look, Options
 from distdl.models.capture.source_line import source_line
 from distdl.models.capture.tensors import RecordedTensors
-from distdl.torch_compat.trees import tree_flatten, tree_map_only
+from distdl.torch_compat.trees import tree_leaves, tree_map_only
 
 
 class OpenLookError(BaseException):  # which the model does not catch
@@ -82,7 +82,7 @@ class Looks:
 
 def text_of_outcome(outcome: object) -> str:
     """A text that is the same for the same outcomes, also if they are no numbers."""
-    return " ".join(map(_text_of_leaf, tree_flatten(outcome)[0]))
+    return " ".join(map(_text_of_leaf, tree_leaves(outcome)))
 
 
 def _text_of_leaf(leaf: object) -> str:

@@ -10,7 +10,7 @@ import torch
 from distdl.models.capture.unrecorded import own_attributes
 from distdl.torch_compat.autograd import number_of_writes
 from distdl.torch_compat.fake import FakeTensor
-from distdl.torch_compat.trees import tree_flatten, tree_map_only
+from distdl.torch_compat.trees import tree_leaves, tree_map_only
 
 
 class Mark:
@@ -63,7 +63,7 @@ def is_marked(value: object) -> bool:
 
 def marks_in(value: object) -> Iterator[Mark]:
     """The marks in an attribute."""
-    return (leaf for leaf in tree_flatten(value)[0] if isinstance(leaf, Mark))
+    return (leaf for leaf in tree_leaves(value) if isinstance(leaf, Mark))
 
 
 def kept_tables(model: torch.nn.Module, kept: Mapping[int, Sequence[str]]) -> list[KeptTable]:
@@ -75,7 +75,7 @@ def kept_tables(model: torch.nn.Module, kept: Mapping[int, Sequence[str]]) -> li
     tables = []
     for path, module in model.named_modules() if kept else ():
         for name, value in own_attributes(module):
-            sources = {source for leaf in tree_flatten(value)[0] for source in kept.get(id(leaf), ())}
+            sources = {source for leaf in tree_leaves(value) for source in kept.get(id(leaf), ())}
             if sources:
                 content = tree_map_only(FakeTensor, lambda _: Mark(), value)
                 tables.append(KeptTable(path, name, content, tuple(sorted(sources))))
@@ -95,7 +95,7 @@ def made_without_gradients(model: torch.nn.Module) -> set[tuple[str, str]]:
 def ids_at(model: torch.nn.Module, places: set[tuple[str, str]]) -> frozenset[int]:
     """The ids of the objects in attributes."""
     return frozenset(
-        id(leaf) for path, name in places for leaf in tree_flatten(vars(model.get_submodule(path)).get(name))[0]
+        id(leaf) for path, name in places for leaf in tree_leaves(vars(model.get_submodule(path)).get(name))
     )
 
 

@@ -8,14 +8,13 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from distdl.torch_compat.fake import FakeTensor
 from distdl.torch_compat.memory import is_view
 from distdl.torch_compat.modes import without_functions, without_modes
-from distdl.torch_compat.trees import tree_flatten, tree_map_only, tree_unflatten
+from distdl.torch_compat.trees import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 
 @dataclass(frozen=True)
@@ -72,14 +71,14 @@ def with_real_strides(
         target: the function, or the layer without values.
         run: calls it.
     """
-    leaves = tree_flatten((args, kwargs))[0]
+    leaves = tree_leaves((args, kwargs))
     tensors = {id(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)}
     made, structure = tree_flatten(result)
     others = [isinstance(leaf, FakeTensor) and id(leaf) not in tensors for leaf in made]
     if not any(others) or not tensors or any(isinstance(leaf, torch.Generator) for leaf in leaves):
         return result
     try:
-        real = tree_flatten(_really(target, run, args, kwargs))[0]
+        real = tree_leaves(_really(target, run, args, kwargs))
     except Exception:  # for zeros; an error for other values as well is raised in the call
         return result
     pairs = zip(made, real, others, strict=True)
@@ -98,18 +97,20 @@ def _restrided(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return x
 
 
-def _really(target: Callable[..., object], run: Callable[..., object], args: Any, kwargs: Any) -> object:
+def _really(target: Callable[..., object], run: Callable[..., object], args: object, kwargs: object) -> object:
     """The result of a call of zeros in place of tensors without values, also of a layer's parameters and buffers."""
     with without_functions(), without_modes(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the call itself warns
         zeros = functools.cache(_zeros)  # a tensor that is passed twice stays one
-        args, kwargs = tree_map_only(FakeTensor, zeros, (args, kwargs))
-        devices = {leaf.device for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.Tensor)}
+        own_args, own_kwargs = tree_map_only(FakeTensor, zeros, (args, kwargs))
+        devices = {leaf.device for leaf in tree_leaves((own_args, own_kwargs)) if isinstance(leaf, torch.Tensor)}
         with torch.random.fork_rng(devices=[device for device in devices if device.type == "cuda"]):
             if not isinstance(target, torch.nn.Module):
-                return run(*args, **kwargs)
+                return run(*own_args, **own_kwargs)
             own = itertools.chain(target.named_parameters(), target.named_buffers())
-            return torch.func.functional_call(target, {name: zeros(tensor) for name, tensor in own}, args, kwargs)
+            return torch.func.functional_call(
+                target, {name: zeros(tensor) for name, tensor in own}, own_args, own_kwargs
+            )
 
 
 def _zeros(x: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,7 @@ from distdl.models.capture.functions import KEEPING_SIZES, WITHOUT_VALUES
 from distdl.models.capture.recording import Node, Recording, Value
 from distdl.models.capture.unrecorded import storage_of
 from distdl.torch_compat.fake import FakeTensor, FakeTensorMode, errors_of_missing_values
-from distdl.torch_compat.trees import tree_flatten
+from distdl.torch_compat.trees import tree_leaves
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def _work_of(
                 result = _call_of(node, tensors)
             except errors_of_missing_values():  # a size that is known only while the model is recorded
                 result = [_fake_tensor(value, value.dtype, False) for value in node.outputs]
-    results = [leaf for leaf in tree_flatten(result)[0] if isinstance(leaf, torch.Tensor)]
+    results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
     if node.key == "setitem":
         results = tensors[:1]
     shares = {}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from distdl.models.capture.recording import Node, Recording, Value
-from distdl.torch_compat.trees import tree_flatten, tree_map_only
+from distdl.torch_compat.trees import tree_leaves, tree_map_only
 
 _VIEWS_OF_PACKED = ("view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze")
 
@@ -101,7 +101,7 @@ class _Change:
             self._change(node)
         places.append(len(self.changed.nodes))
         last = recording.nodes[-1]
-        for leaf in tree_flatten((recording.results, dict(recording.written)))[0]:
+        for leaf in tree_leaves((recording.results, dict(recording.written))):
             if isinstance(leaf, Value) and leaf in self._packed:
                 self._join(leaf, last)
         self.changed.results = self._values_in(recording.results)

@@ -14,7 +14,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from distdl.models.capture import unrecorded
-from distdl.models.capture.arguments import call_detaching, normalize_arguments
+from distdl.models.capture.arguments import normalize_arguments
 from distdl.models.capture.attention_by_heads import attention_by_heads
 from distdl.models.capture.checkpoints import Checkpoints
 from distdl.models.capture.decompositions import INLINED, SPLITTING, decomposition, inlined, split_calls, with_values
@@ -33,9 +33,9 @@ from distdl.models.capture.kept_tables import KeptTables
 from distdl.models.capture.known_values import KnownValues, really
 from distdl.models.capture.layers_of_functions import layer_of
 from distdl.models.capture.looks import Looks
-from distdl.models.capture.memory_order import with_real_strides
 from distdl.models.capture.recording import Arguments, Function, ModuleBoundary, Node, Options, Recording, Target, Value
 from distdl.models.capture.refused_looks import UnknownValuesError
+from distdl.models.capture.results import Results
 from distdl.models.capture.selections import UNKNOWN_NUMBER, Selections
 from distdl.models.capture.source_line import source_line
 from distdl.models.capture.tensors import RecordedTensors
@@ -43,7 +43,7 @@ from distdl.progress_bars import ProgressBar
 from distdl.torch_compat.autograd import number_of_writes
 from distdl.torch_compat.fake import errors_of_missing_values
 from distdl.torch_compat.memory import is_view
-from distdl.torch_compat.trees import tree_flatten, tree_map_only
+from distdl.torch_compat.trees import tree_leaves, tree_map_only
 
 _QUERIES = {"requires_grad", "is_leaf", "grad"}  # attributes of tensors that are no result of a computation
 _ERRORS_OF_TORCH = (RuntimeError, ValueError, TypeError, IndexError)
@@ -93,7 +93,7 @@ class Recorder(TorchFunctionMode):
         self._path = [""]
         self._slices: dict[int, Arguments] = {}  # the arguments of x[index] by the id of the result, a view
         self._autocast, self._checkpoints = unrecorded.autocast(), Checkpoints()
-        self._is_in_call = False
+        self._is_in_call, self._results = False, Results(real_strides)
         self._underived: list[torch.Tensor] = []  # by which torch has no derivative of the current call
         self.recording = Recording([self.tensors.new(tensor) for tensor in inputs])
         self.known = KnownValues(self.recording, self.tensors, looks=looks)
@@ -197,11 +197,10 @@ class Recorder(TorchFunctionMode):
         self._is_in_call = True
         try:
             unrecorded.refuse_call(key, target, args, kwargs)
-            tensors = [tensor for tensor in tree_flatten((args, kwargs))[0] if isinstance(tensor, torch.Tensor)]
+            tensors = [tensor for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, torch.Tensor)]
             versions = {id(tensor): number_of_writes(tensor) for tensor in tensors}
-            result, self._underived = call_detaching(WITHOUT_VALUES.get(key, run), args, kwargs)
-            if self._real_strides:
-                result = with_real_strides(target, run, args, kwargs, result)
+            run = WITHOUT_VALUES.get(key, run)
+            result, self._underived = self._results.of(target, run, args, kwargs, versions)
             return self._record(_Call(target, key, args, kwargs), versions, result)
         except errors_of_missing_values() as error:
             raise UnknownValuesError(key, source_line()) from error
@@ -222,7 +221,7 @@ class Recorder(TorchFunctionMode):
         """
         target, key, args, kwargs = call
         results = args[0] if key == "setitem" else result
-        tensors = [tensor for tensor in tree_flatten(results)[0] if isinstance(tensor, torch.Tensor)]
+        tensors = [tensor for tensor in tree_leaves(results) if isinstance(tensor, torch.Tensor)]
         if isinstance(target, torch.nn.Module):  # a layer writes into its own buffers, and rules know it
             self.tensors.note_writes([*target.buffers()])
         if not tensors or key in _QUERIES:
@@ -276,7 +275,7 @@ class Recorder(TorchFunctionMode):
         records, checkpoint = torch.is_grad_enabled(), self._checkpoints.current()
         if self._bar is not None:
             self._bar.advance()
-        if records and any(value.is_differentiable for value in tree_flatten(results)[0] if isinstance(value, Value)):
+        if records and any(value.is_differentiable for value in tree_leaves(results) if isinstance(value, Value)):
             tensors.refuse_lost_gradients((call.args, call.kwargs, parameters))
         self.recording.add(
             Node(*call, results, self._path[-1], source_line(), records, checkpoint, autocast,

@@ -14,7 +14,7 @@ from distdl.models.capture import unrecorded
 from distdl.models.capture.call_device import on_device_of_call
 from distdl.models.capture.marks import KeptTable
 from distdl.models.capture.passed_objects import Places
-from distdl.torch_compat.trees import tree_flatten, tree_map_only, tree_unflatten
+from distdl.torch_compat.trees import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 Function = Callable[..., object]
 Arguments = tuple[Any, ...]
@@ -60,7 +60,7 @@ class Value:
 
 def values_in(structure: object) -> list[Value]:
     """The values in a structure such as the arguments of a call, in order."""
-    return [leaf for leaf in tree_flatten(structure)[0] if isinstance(leaf, Value)]
+    return [leaf for leaf in tree_leaves(structure) if isinstance(leaf, Value)]
 
 
 @dataclass(frozen=True, eq=False)

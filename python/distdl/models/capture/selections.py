@@ -17,7 +17,7 @@ from distdl.models.capture.recording import Arguments, Function
 from distdl.models.capture.selected_functions import SELECTED_FUNCTIONS, Selection
 from distdl.torch_compat.fake import FakeTensor
 from distdl.torch_compat.modes import without_functions
-from distdl.torch_compat.trees import tree_flatten, tree_map_only
+from distdl.torch_compat.trees import tree_leaves, tree_map_only
 
 UNKNOWN_NUMBER = (
     "their number is not known before the model runs; functions of each element, sums, means and losses are known, "
@@ -46,7 +46,7 @@ class Selections:
 
     def among(self, arguments: object) -> list[Selection]:
         """The selections among the arguments of a call."""
-        return [self._selections[id(leaf)] for leaf in tree_flatten(arguments)[0] if id(leaf) in self._selections]
+        return [self._selections[id(leaf)] for leaf in tree_leaves(arguments) if id(leaf) in self._selections]
 
     def call(
         self, function: Function, key: str, args: Arguments, kwargs: dict[str, object], are_alike: Compare

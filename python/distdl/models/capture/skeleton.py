@@ -24,7 +24,7 @@ from distdl.modules.deep_copy import copied
 from distdl.modules.state import tensors_in_state
 from distdl.progress_bars import ProgressBar
 from distdl.torch_compat.autograd import autograd_again
-from distdl.torch_compat.fake import FakeTensor, FakeTensorMode, with_whole_lists, without_log
+from distdl.torch_compat.fake import FakeTensor, FakeTensorMode, take_for_parameter, with_whole_lists, without_log
 from distdl.torch_compat.modes import with_functions
 from distdl.torch_compat.parametrizations import computed_weights
 from distdl.torch_compat.trees import tree_map
@@ -46,7 +46,7 @@ class Skeleton:
             if fake is None:
                 fake = FakeTensor(self._mode, torch.empty_like(tensor, device="meta"), RECORDED)
                 if isinstance(tensor, torch.nn.Parameter):
-                    fake = torch.nn.Parameter(fake, tensor.requires_grad)
+                    take_for_parameter(fake, tensor.requires_grad)
                 tensors[id(tensor)] = fake
                 self._names[id(fake)] = name
                 self._originals.append((weakref.ref(tensor), name))
@@ -81,7 +81,6 @@ class Skeleton:
         inputs: Sequence[tuple[Sequence[int], torch.dtype]],
         key_of_layer: Callable[[torch.nn.Module], str],
         memory: InMemory | None = None,
-        real_strides: bool = False,
         bar: ProgressBar | None = None,
         looks: Looks | None = None,
     ) -> Recording:
@@ -91,9 +90,8 @@ class Skeleton:
             call: the arguments and keyword arguments of this rank's call. Fake whole tensors take the place of blocks.
             inputs: shapes and dtypes of the whole tensors, in the order of the blocks.
             key_of_layer: the key of the rule for a module as a whole; "" if the functions that it calls are recorded.
-            memory: how the inputs are in memory; by default row-major.
-            real_strides: whether each call also runs with zeros, so that values have the strides of real tensors. Then
-                gradients are asked for as in this call, and else by all inputs.
+            memory: how the inputs are in memory, and what asks for gradients. Each call also runs with zeros then, so
+                that values have the strides of real tensors. By default inputs are row-major, and all of them ask.
             bar: advances with each call that is recorded.
             looks: finds the outcomes of looks at values; None if they are refused.
 
@@ -105,17 +103,9 @@ class Skeleton:
         before = AttributeState(self.model)
         numbers, tensors = self._numbers(), self._tensors()
         generator, other_generators = torch.get_rng_state(), unrecorded.drawn_outside_of_torch()
-        orders = [range(len(shape)) for shape, _ in inputs] if memory is None else memory.orders
-        ask, records = [True] * len(inputs), True
-        if real_strides and memory is not None:
-            ask, records = memory.asking, memory.records
-        described = [
-            (shape, strides_in(order, shape), dtype, asks)
-            for (shape, dtype), order, asks in zip(inputs, orders, ask, strict=True)
-        ]
         try:
             try:
-                recorder = self._recorded(call, described, key_of_layer, real_strides, records, bar, looks=looks)
+                recorder = self._recorded(call, inputs, key_of_layer, memory, bar, looks=looks)
             except Exception:
                 self._refuse_new_modules(before.modules)
                 raise
@@ -139,7 +129,7 @@ class Skeleton:
                 for name, values in caches.items():
                     path, _, leaf = name.rpartition(".")
                     vars(self.model.get_submodule(path))["_buffers"][leaf] = values
-                recorder = self._recorded(call, described, key_of_layer, real_strides, records, bar, recorder, looks)
+                recorder = self._recorded(call, inputs, key_of_layer, memory, bar, recorder, looks)
                 recorder.recording.tables = kept_tables(self.model, recorder.recording.kept)
                 if new := [*self._caches]:
                     raise NotImplementedError(f"the model gives its buffer {new[0]} another shape in each call")
@@ -152,16 +142,18 @@ class Skeleton:
     def _recorded(
         self,
         call: object,
-        inputs: Sequence[tuple[Sequence[int], Sequence[int], torch.dtype, bool]],
+        inputs: Sequence[tuple[Sequence[int], torch.dtype]],
         key_of_layer: Callable[[torch.nn.Module], str],
-        real_strides: bool,
-        records: bool,
+        memory: InMemory | None,
         bar: ProgressBar | None,
         earlier: Recorder | None = None,
         looks: Looks | None = None,
     ) -> Recorder:
+        orders = [range(len(shape)) for shape, _ in inputs] if memory is None else memory.orders
+        asking = [True] * len(inputs) if memory is None else memory.asking
+        records = memory is None or memory.records
         with self._mode, torch.inference_mode(False):
-            fakes = [_input(*input) for input in inputs]
+            fakes = [_input(*each, order, asks) for each, order, asks in zip(inputs, orders, asking, strict=True)]
         rest = iter(fakes)
         args, kwargs = tree_map(lambda leaf: next(rest) if isinstance(leaf, torch.Tensor) else own_copy(leaf), call)
         objects = PassedObjects((*args, *kwargs.values()))
@@ -178,7 +170,7 @@ class Skeleton:
             {**self._names, **originals},
             key_of_layer,
             names_of_attributes,
-            real_strides,
+            memory is not None,
             bar,
             kept,
             looks,
@@ -289,7 +281,7 @@ def _refuse_lost_parameter(name: str, parameter: torch.nn.Parameter, value: Valu
         )
 
 
-def _input(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype, asks: bool) -> torch.Tensor:
+def _input(shape: Sequence[int], dtype: torch.dtype, order: Sequence[int], asks: bool) -> torch.Tensor:
     """A tensor that asks for gradients if its dtype can. It is no leaf, so that a model may write into it."""
-    tensor = torch.empty_strided(tuple(shape), tuple(strides), dtype=dtype, device=RECORDED)
+    tensor = torch.empty_strided(tuple(shape), strides_in(order, shape), dtype=dtype, device=RECORDED)
     return tensor.requires_grad_().clone() if asks and (dtype.is_floating_point or dtype.is_complex) else tensor

@@ -18,12 +18,10 @@ _LIBRARIES = (  # not torchvision
 
 def source_line() -> str:
     """The innermost line of the program that belongs neither to torch nor to this package."""
-    frame: FrameType | None = sys._getframe(
-        1
-    )  # the texts of all lines of the stack, as traceback has them, take a tenth of a recording
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file, number = frame.f_code.co_filename, frame.f_lineno
         if not file.startswith(_LIBRARIES):
-            return f"{Path(file).name}:{number}: {linecache.getline(file, number).strip()}"
+            return f"{os.path.basename(file)}:{number}: {linecache.getline(file, number).strip()}"  # noqa: PTH119  (fast)
         frame = frame.f_back
     return "an unknown line"

@@ -14,7 +14,7 @@ from distdl.models.capture.selections import UNKNOWN_NUMBER, Selections
 from distdl.models.capture.source_line import source_line
 from distdl.torch_compat.autograd import number_of_writes
 from distdl.torch_compat.fake import FakeTensor
-from distdl.torch_compat.trees import register_holders, tree_flatten, tree_map_only
+from distdl.torch_compat.trees import register_holders, tree_leaves, tree_map_only
 
 _WITHOUT_TENSORS = (torch.Tensor, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size,
                     enum.Enum, type)  # fmt: skip
@@ -150,7 +150,7 @@ class RecordedTensors:
             NotImplementedError: if it returns objects in which tensors cannot be found.
         """
         register_holders(results)  # from here on their tensors are found, also by gather()
-        for leaf in tree_flatten(results)[0]:
+        for leaf in tree_leaves(results):
             has_been_searched = hasattr(leaf, "__dict__") and not isinstance(leaf, torch.nn.Module)
             if not has_been_searched and not isinstance(leaf, _WITHOUT_TENSORS):
                 raise NotImplementedError(
@@ -164,7 +164,7 @@ class RecordedTensors:
 
     def refuse_lost_gradients(self, values: object) -> None:
         """Refuse constants that ask for gradients: no rank would give gradients to the model's own tensor."""
-        for value in tree_flatten(values)[0]:
+        for value in tree_leaves(values):
             if isinstance(value, Value) and value.constant is not None and value.constant.requires_grad:
                 name = self._attributes.get(id(value.constant), f"a tensor of shape {list(value.shape)}")
                 raise NotImplementedError(

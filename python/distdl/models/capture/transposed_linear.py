@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from distdl.models.capture.recording import Node, Recording, Value
-from distdl.torch_compat.trees import tree_flatten
+from distdl.torch_compat.trees import tree_leaves
 
 _VIEWS = ("view", "reshape")
 
@@ -29,7 +29,7 @@ def with_transposed_linear(recording: Recording) -> Recording:
     uses = Counter(value for node in recording.nodes for value in node.inputs)
     others = (recording.results, dict(recording.written), [(at.args, dict(at.kwargs), at.results) for at in
               recording.boundaries])  # fmt: skip
-    uses.update(leaf for leaf in tree_flatten(others)[0] if isinstance(leaf, Value))
+    uses.update(leaf for leaf in tree_leaves(others) if isinstance(leaf, Value))
     instead: dict[Node, Node | None] = {}
     for node in recording.nodes:
         if node.key != "addmm" or node.kwargs or len(node.args) != 3 or len(node.inputs) != 3:

@@ -17,7 +17,7 @@ from distdl.torch_compat.fake import FakeTensor
 from distdl.torch_compat.memory import address_of_storage
 from distdl.torch_compat.operators import writes_into_arguments
 from distdl.torch_compat.parametrizations import computed_weights
-from distdl.torch_compat.trees import tree_flatten
+from distdl.torch_compat.trees import tree_leaves
 
 _OF_TORCH = frozenset(vars(torch.nn.Module()))  # the attributes of every module
 _HOOKS = {"register_hook", "register_post_accumulate_grad_hook"}
@@ -108,7 +108,7 @@ def attributes_of(model: torch.nn.Module) -> Iterator[tuple[tuple[str, str], obj
     """Attributes of modules other than parameters, buffers and modules, with module paths and attribute names."""
     for path, module in model.named_modules():
         for name, value in own_attributes(module):
-            for i, leaf in enumerate(tree_flatten(value)[0]):
+            for i, leaf in enumerate(tree_leaves(value)):
                 yield (path, f"{name}[{i}]" if isinstance(value, list | tuple | dict) else name), leaf
 
 

@@ -15,7 +15,7 @@ from distdl.models.plan.rank_sizes import RankSizes, elements_of
 from distdl.models.plan.step_memory import StepMemory
 from distdl.models.plan.tensor_use import TensorUse
 from distdl.models.plan.training import Training
-from distdl.torch_compat.trees import tree_flatten
+from distdl.torch_compat.trees import tree_leaves
 
 PASSING_GRADIENTS = frozenset(("add", "iadd", "cat", "concat", "clone", "sub"))
 """Functions whose gradients are the gradient of the result, or views of it."""
@@ -125,7 +125,7 @@ class RankTimeline:
 
     def _values(self) -> None:
         """Hold inputs, results, and what is kept for backward passes."""
-        leaves = tree_flatten(self._plan.recording.results)[0]
+        leaves = tree_leaves(self._plan.recording.results)
         uses: dict[Hashable, TensorUse] = {}
         for value in self._plan.recording.inputs:
             uses[value] = TensorUse(self._sizes.bytes_of(value), 0, self._end)
@@ -240,7 +240,7 @@ class RankTimeline:
                         makers[value] = min(makers[value], makers.pop(other))
                         sizes[value] = max(sizes[value], sizes.pop(other))
                         groups[other] = value
-        for leaf in tree_flatten(self._plan.recording.results)[0]:
+        for leaf in tree_leaves(self._plan.recording.results):
             if isinstance(leaf, Value):
                 users[group(leaf)] = self._n - 1
         for value, maker in makers.items():

@@ -29,7 +29,7 @@ class Transfer(NamedTuple):
     """
 
     value: Value
-    counts: dict[int, int]
+    counts: Mapping[int, int]
     source: Placement
     regions: ReadRegions
 

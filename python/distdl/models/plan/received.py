@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -13,7 +14,8 @@ from distdl.models.plan.redistribution import ReadRegions, corners
 from distdl.partitions.boxes import Box, Interval, box_size, common_box
 
 
-def received_elements(source: Placement, regions: ReadRegions, shape: Sequence[int]) -> dict[int, int]:
+@functools.lru_cache(maxsize=1024)  # deep models repeat a few operations
+def received_elements(source: Placement, regions: ReadRegions, shape: tuple[int, ...]) -> Mapping[int, int]:
     """The number of elements that each rank receives from others."""
     if isinstance(source, Replicated) or regions.are_blocks(source):
         return {}

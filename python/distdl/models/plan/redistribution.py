@@ -150,8 +150,11 @@ class Redistribution:
             self._operator = operators.interval_exchange(name, x, y, wanted, periodic)
 
     @staticmethod
-    def is_needed(source: Placement, regions: ReadRegions, shape: Sequence[int]) -> bool:
+    @functools.lru_cache(maxsize=1024)  # deep models repeat a few operations
+    def is_needed(source: Placement, regions: ReadRegions, shape: tuple[int, ...]) -> bool:
         """Whether the region of any rank differs from its block."""
+        if isinstance(source, Blocks) and regions.are_blocks(source):
+            return False
         starts, stops = regions.boxes(shape)
         if isinstance(source, Replicated):
             return bool((starts != 0).any() or (stops != np.array(shape)).any())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -127,6 +128,7 @@ def _cost_of(node: Node, operation: Operation, sources: Sequence[Placement], wor
     return _received(node, operation, sources, workers) + idle
 
 
+@functools.lru_cache(maxsize=1024)
 def without_empty(blocks: Blocks) -> Blocks:
     """Leave out empty blocks along each dimension with a single block that is not empty."""
     kept = []

@@ -22,7 +22,7 @@ from distdl.torch_compat.autograd import autograd_again, gradients_seen_by_modes
 from distdl.torch_compat.fake import FakeTensorMode, without_log
 from distdl.torch_compat.modes import with_functions
 from distdl.torch_compat.operators import OpOverload
-from distdl.torch_compat.trees import tree_flatten, tree_map_only
+from distdl.torch_compat.trees import tree_leaves, tree_map_only
 
 _LINEAR = {"clone", "contiguous", "detach", "neg", "permute", "reshape", "squeeze", "sum", "t", "to", "transpose",
            "unsqueeze", "view"}  # fmt: skip
@@ -127,7 +127,7 @@ class _Passes(TorchFunctionMode):
         inputs = [self._along(tensor) for tensor in tensors]
         with self:
             results = node.as_function(end_of_apply(kind))(*tensors)
-        outputs = [leaf for leaf in tree_flatten(results)[0] if isinstance(leaf, torch.Tensor)]
+        outputs = [leaf for leaf in tree_leaves(results) if isinstance(leaf, torch.Tensor)]
         along = self._along(outputs[0])
         for other in map(self._along, outputs):
             self.axes.unite(along, other)
@@ -159,8 +159,8 @@ class _Passes(TorchFunctionMode):
             func, args, kwargs = plain[0], plain[1], dict(plain[2])
         key = key_of(func)
         results = args[0] if key == "setitem" else result
-        leaves = tree_flatten((args, kwargs))[0]
-        tensors = [leaf for leaf in tree_flatten(results)[0] if isinstance(leaf, torch.Tensor)]
+        leaves = tree_leaves((args, kwargs))
+        tensors = [leaf for leaf in tree_leaves(results) if isinstance(leaf, torch.Tensor)]
         if not tensors or key in ("requires_grad", "is_leaf", "grad", "grad_fn"):
             return result
         before = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]

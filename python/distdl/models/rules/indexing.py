@@ -15,7 +15,7 @@ from distdl.models.capture.recording import Node, Value
 from distdl.models.operations.operation import NoRuleError, Operation, Sharded, Slice
 from distdl.models.operations.table import argument, in_blocks, local, rule_for, whole
 from distdl.partitions.boxes import Interval
-from distdl.torch_compat.trees import tree_flatten
+from distdl.torch_compat.trees import tree_leaves
 
 
 @rule_for("getitem")
@@ -97,7 +97,7 @@ def _plain(part: Any) -> Any:
     if isinstance(part, Value | torch.Tensor) or part is None or part is Ellipsis:
         return part
     if isinstance(part, Sequence) or (isinstance(part, np.ndarray) and part.ndim):
-        if any(isinstance(each, Value) for each in tree_flatten(part)[0]):
+        if any(isinstance(each, Value) for each in tree_leaves(part)):
             raise NoRuleError("a list of tensors as an index")
         return torch.as_tensor(part, device="cpu")
     return operator.index(part)

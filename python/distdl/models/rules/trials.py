@@ -10,7 +10,7 @@ import torch
 from distdl.models.capture import unrecorded
 from distdl.models.capture.recording import CommonDim, Node, Value
 from distdl.models.operations.operation import NoRuleError, RandomError
-from distdl.torch_compat.trees import tree_flatten
+from distdl.torch_compat.trees import tree_leaves
 
 _Tensors = list[torch.Tensor]
 _MOST_TRIED = 2**26  # of the tensors of a call
@@ -91,7 +91,7 @@ class Trials:
 
     @staticmethod
     def _flat(results: object) -> _Tensors:
-        return [leaf for leaf in tree_flatten(results)[0] if isinstance(leaf, torch.Tensor)]
+        return [leaf for leaf in tree_leaves(results) if isinstance(leaf, torch.Tensor)]
 
     # Dimensions
 

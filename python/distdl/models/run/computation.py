@@ -18,7 +18,7 @@ from distdl.models.plan.redistribution import connected_empty
 from distdl.models.rules.applied_layer import AppliedLayer
 from distdl.models.run.call_failures import Substitute
 from distdl.partitions.grid import Grid
-from distdl.torch_compat.trees import tree_flatten
+from distdl.torch_compat.trees import tree_leaves
 
 
 def local_computation(step: PlanStep, plan: Plan, buffers: Mapping[str, torch.Tensor]) -> tuple[Run, Substitute | None]:
@@ -50,7 +50,7 @@ def local_computation(step: PlanStep, plan: Plan, buffers: Mapping[str, torch.Te
     if member and (count > 1 or not isinstance(node.results, Value)):
 
         def flat(*x: torch.Tensor) -> object:
-            tensors = [leaf for leaf in tree_flatten(call(*x))[0] if isinstance(leaf, torch.Tensor)]
+            tensors = [leaf for leaf in tree_leaves(call(*x)) if isinstance(leaf, torch.Tensor)]
             return tensors if count > 1 else tensors[0]
 
     exchanges_nothing = step.operation.placements is None or step.operation.exchanges_nothing
@@ -115,7 +115,7 @@ def _skipping_empty(run: Run, outputs: Sequence[Value], placements: Sequence[Pla
         if torch.is_autocast_enabled(inputs[0].device.type):  # dtypes may differ from the recorded ones
             with contextlib.suppress(Exception), warnings.catch_warnings(), torch.no_grad():
                 warnings.simplefilter("ignore")
-                leaves = tree_flatten(run(*inputs))[0]
+                leaves = tree_leaves(run(*inputs))
                 dtypes = [leaf.dtype for leaf in leaves if isinstance(leaf, torch.Tensor)]
         results = []
         for value, shape, dtype in zip(outputs, shapes, dtypes, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 import re
@@ -19,6 +20,7 @@ from distdl.partitions.construction import PartitionLike, constructing, tell
 from distdl.partitions.grid import Grid
 
 
+@functools.cache
 def _optional_arguments(kind: type[torch.nn.Module]) -> list[inspect.Parameter]:
     return [option for option in inspect.signature(kind).parameters.values() if option.default is not option.empty]
 
@@ -37,7 +39,8 @@ class FromSequential(Module):
         return tuple(getattr(torch.nn, name) for name in names if hasattr(torch.nn, name))[:1]
 
     @classmethod
-    def names_of_arguments(cls) -> list[str]:
+    @functools.cache
+    def names_of_arguments(cls) -> tuple[str, ...]:
         """The names of the constructor's arguments; ``**options`` stands for the arguments of the next constructor."""
         names: list[str] = []
         for constructor in (vars(kind)["__init__"] for kind in cls.__mro__ if "__init__" in vars(kind)):
@@ -45,7 +48,7 @@ class FromSequential(Module):
             names += [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
             if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters):
                 break
-        return list(dict.fromkeys(names))
+        return tuple(dict.fromkeys(names))
 
     @classmethod
     def options_of(cls, module: torch.nn.Module) -> dict[str, object]:
@@ -66,7 +69,8 @@ class FromSequential(Module):
         A newer torch may have further options.
         """
         twin = next(kind for kind in cls.sequential_classes() if isinstance(module, kind))
-        missing = [option for option in _optional_arguments(twin) if option.name not in cls.names_of_arguments()]
+        options = _optional_arguments(twin)  # type: ignore[arg-type]  # classes are hashable
+        missing = [option for option in options if option.name not in cls.names_of_arguments()]
         values = [(x.name, getattr(module, x.name, x.default), x.default) for x in missing]
         return [f"{name}={value!r}" for name, value, default in values if value is not default and value != default]
 
