@@ -23,6 +23,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,8 @@ from distdl import Partition
 
 PARTITIONS = ((1, 1, 2, 1), (1, 1, 2, 2), (1, 1, 1, 3), (2, 1, 1, 1))
 MODES = ("training", "evaluation")
-OF_RESULTS, OF_GRADIENTS, OF_STEPS = 1e-10, 1e-8, 1e-7  # relative to the largest element
+LIMITS = 1e-10, 1e-8, 1e-7  # of errors of results, gradients and steps, relative to the largest element
+TIMES = 10.0  # what a model's own parameters change, if they are rounded otherwise; where that is more
 _MOST_MEMORY = "60 GB"
 LARGE = f"in float64, beside itself on one machine, it takes up to {_MOST_MEMORY} of memory; --large compares it"
 START = 4  # times the patience until a job has imported the packages
@@ -88,19 +90,69 @@ def adam_steps(model: torch.nn.Module, largest: float) -> Iterator[None]:
     optimizer.step()
 
 
+@dataclass
+class Outcome:
+    """What a call computes, and three steps of Adam if it is one in training."""
+
+    results: list[torch.Tensor]
+    gradients: Mapping[str, torch.Tensor]
+    losses: list[float]
+    state: Mapping[str, torch.Tensor]
+
+    def errors(self, expected: Outcome) -> tuple[list[float], str]:
+        """The relative errors of results, gradients and steps, and where the largest ones are."""
+        own = expected.gradients
+        floor = FLOOR * max((float(gradient.abs().max()) for gradient in own.values() if gradient.numel()), default=0.0)
+        gradients = {name: relative_error(self.gradients[name], gradient, floor) for name, gradient in own.items()}
+        after = {name: relative_error(self.state[name], own, FLOOR) for name, own in expected.state.items()}
+        losses = [abs(x - y) / max(1.0, abs(y)) for x, y in zip(self.losses, expected.losses, strict=True)]
+        both = zip(self.results, expected.results, strict=True)
+        result = max((relative_error(*pair) for pair in both), default=0.0)
+        worst, late = (max(each, key=each.__getitem__, default="") for each in (gradients, after))
+        figures = [result, gradients.get(worst, 0.0), max([*after.values(), *losses])]
+        text = (
+            f"result {result:.1e}, gradient of {worst} {figures[1]:.1e}, after three steps {figures[2]:.1e}, in {late}"
+        )
+        return figures, text
+
+
+def outcome_alone(model: torch.nn.Module, entry: Entry, largest: float) -> Outcome:
+    """What a model computes in one process."""
+    torch.manual_seed(3)
+    inputs = entry.inputs()
+    results, loss = loss_of(model(*inputs, **entry.options))
+    loss.backward()
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+    losses, state = [loss.item()], dict[str, torch.Tensor]()
+    if model.training:
+        for _ in adam_steps(model, largest):
+            _, loss = loss_of(model(*inputs, **entry.options))
+            loss.backward()
+            losses.append(loss.item())
+        named = model.state_dict().items()
+        state = {name: own for name, own in named if isinstance(own, torch.Tensor)}  # models may add other things
+    return Outcome(results, gradients, losses, state)
+
+
+def made(entry: Entry, is_whole: bool = True) -> torch.nn.Module:
+    """The model of an entry in float64, the same in each process; without values if it need not be whole."""
+    torch.manual_seed(0)
+    model = entry.make()
+    if not is_whole:
+        model.to("meta")
+    model.double()
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.is_complex():
+            tensor.data = tensor.data.to(torch.complex128)
+    return model
+
+
 class Pair:
     """A model, and the same over a partition. Constructing and comparing are collective."""
 
     def __init__(self, entry: Entry, split: Sequence[int], rank: int) -> None:
-        torch.manual_seed(0)
         self.entry, self.name, self.split, self.rank = entry, entry.name, split, rank
-        self.model = entry.make()
-        if entry.is_large and rank:
-            self.model.to("meta")  # one whole model takes memory enough
-        self.model.double()
-        for tensor in (*self.model.parameters(), *self.model.buffers()):
-            if tensor.is_complex():
-                tensor.data = tensor.data.to(torch.complex128)
+        self.model = made(entry, is_whole=not (entry.is_large and rank))  # one whole model takes memory enough
         self.inputs = entry.inputs()
         self.P_x = Partition().create_cartesian_topology_partition(entry.split(split))
         self.ours = distdl.distribute(self.model, self.P_x, as_sequential=True, values="agree")
@@ -138,51 +190,34 @@ class Pair:
         report = distdl.report(self.ours)
         row.operations, row.gathered = len(report.rows), sum(call.gathered for call in report.rows)
         if self.rank == 0:
-            self.measure(row, leaves, gradients, losses, state, largest)
+            self.measure(row, Outcome(leaves, gradients, losses, state), largest)
         return row
 
-    def measure(
-        self,
-        row: Row,
-        leaves: Sequence[torch.Tensor],
-        gradients: Mapping[str, torch.Tensor],
-        losses: Sequence[float],
-        state: Mapping[str, torch.Tensor],
-        largest: float,
-    ) -> None:
+    def measure(self, row: Row, ours: Outcome, largest: float) -> None:
         """Note the errors beside the model in one process."""
-        torch.manual_seed(3)
-        expected, loss = loss_of(self.model(*self.inputs, **self.entry.options))
-        loss.backward()
-        row.result = max((relative_error(*both) for both in zip(leaves, expected, strict=True)), default=0.0)
-        own = {name: parameter.grad for name, parameter in self.model.named_parameters() if parameter.grad is not None}
-        floor = FLOOR * max((float(gradient.abs().max()) for gradient in own.values() if gradient.numel()), default=0.0)
-        errors = {name: relative_error(gradients[name], gradient, floor) for name, gradient in own.items()}
-        worst = max(errors, key=lambda name: errors[name], default="")
-        row.gradient = errors.get(worst, 0.0)
-        expected_losses = [loss.item()]
-        if state:
-            for _ in adam_steps(self.model, largest):
-                _, loss = loss_of(self.model(*self.inputs, **self.entry.options))
-                loss.backward()
-                expected_losses.append(loss.item())
-            after = {
-                name: relative_error(state[name], own, FLOOR)
-                for name, own in self.model.state_dict().items()
-                if isinstance(own, torch.Tensor)  # models may add other things
-            }
-            late = max(after, key=lambda name: after[name], default="")
-            row.steps = max(
-                [
-                    *after.values(),
-                    *(abs(x - y) / max(1.0, abs(y)) for x, y in zip(losses, expected_losses, strict=True)),
-                ]
-            )
-            self.model.load_state_dict(state, strict=False)  # so that evaluation does not begin with differences
-        if not (row.result <= OF_RESULTS and row.gradient <= OF_GRADIENTS and row.steps <= OF_STEPS):
-            row.status, row.reason = "differs", f"result {row.result:.1e}, gradient of {worst} {row.gradient:.1e}"
-            if state:
-                row.reason += f", after three steps {row.steps:.1e}, in {late} {after[late]:.1e}"
+        expected = outcome_alone(self.model, self.entry, largest)
+        figures, text = ours.errors(expected)
+        row.result, row.gradient, row.steps = figures
+        if any(error > limit for error, limit in zip(figures, LIMITS, strict=True)):
+            changed, of_rounding = outcome_alone(self.rounded(), self.entry, largest).errors(expected)
+            row.reason = f"{text}; its own parameters, rounded otherwise: {of_rounding}"
+            limits = (max(limit, TIMES * own) for limit, own in zip(LIMITS, changed, strict=True))
+            if any(error > limit for error, limit in zip(figures, limits, strict=True)):
+                row.status = "differs"
+        if ours.state:
+            self.model.load_state_dict(ours.state, strict=False)  # so that evaluation does not begin with differences
+
+    def rounded(self) -> torch.nn.Module:
+        """The model as before the last comparison, with each parameter changed by up to a rounding."""
+        model = made(self.entry).train(self.model.training)
+        if not model.training:
+            model.load_state_dict(self.model.state_dict(), strict=False)
+        generator = torch.Generator().manual_seed(4)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                noise = torch.rand(parameter.shape, dtype=torch.float64, generator=generator) - 0.5
+                parameter.mul_(1 + torch.finfo(torch.float64).eps * 2 * noise)
+        return model
 
     def fails_alone(self, message: str) -> bool:
         """Whether the model raises in one process what is a part of a message."""

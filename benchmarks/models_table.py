@@ -21,7 +21,7 @@ class Row:
         seconds: of the first call.
         result, gradient: the largest errors, relative.
         steps: the largest error of the losses of three steps of Adam, and of parameters and buffers after them.
-        reason: why, if it is not equal.
+        reason: why, if it is not equal, or only up to what roundings change.
     """
 
     model: str
@@ -106,7 +106,8 @@ Models of packages that people use, split by :func:`distdl.distribute` as they a
 float64, on small inputs, with the same random numbers, in training and in evaluation, on the partitions [1, 1, 2, 1],
 [1, 1, 2, 2], [1, 1, 1, 3] and [2, 1, 1, 1]. A model is equal if its results are equal up to 1e-10, the gradients of
 all parameters up to 1e-8, and parameters and buffers after three steps of Adam up to 1e-7, relative to the largest
-element. The number of its operations stands behind its name; all of them are split.
+element; or up to ten times what they change in one process if each parameter is changed by a rounding, where that is
+more. The number of its operations stands behind its name; all of them are split.
 
 What a model computes may not depend on values: the sizes of all tensors, and the branches that the model takes, are
 known before it runs. Detection models choose boxes by their scores, so they are refused, with the line of the model.

@@ -20,7 +20,6 @@ from distdl.partitions.construction import PartitionLike, constructing, tell
 from distdl.partitions.grid import Grid
 
 
-@functools.cache
 def _optional_arguments(kind: type[torch.nn.Module]) -> list[inspect.Parameter]:
     return [option for option in inspect.signature(kind).parameters.values() if option.default is not option.empty]
 
@@ -69,8 +68,7 @@ class FromSequential(Module):
         A newer torch may have further options.
         """
         twin = next(kind for kind in cls.sequential_classes() if isinstance(module, kind))
-        options = _optional_arguments(twin)  # type: ignore[arg-type]  # classes are hashable
-        missing = [option for option in options if option.name not in cls.names_of_arguments()]
+        missing = [option for option in _optional_arguments(twin) if option.name not in cls.names_of_arguments()]
         values = [(x.name, getattr(module, x.name, x.default), x.default) for x in missing]
         return [f"{name}={value!r}" for name, value, default in values if value is not default and value != default]
 
