@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from distdl.models.capture.recording import Arguments, Function, Options
+from distdl.models.capture.recurrent_layers import layer_by_layer
 from distdl.models.capture.source_line import source_line
 from distdl.torch_compat.operators import assert_async
 
@@ -268,11 +269,13 @@ DECOMPOSITIONS: dict[str, Function] = {
 """Replacements for functions that have several results of different tensors, or look at values."""
 
 
-def decomposition(function: Function, key: str) -> Function | None:
-    """A function in place of one that has no rule; None for all others."""
+def decomposition(function: Function, key: str, args: Arguments) -> Function | None:
+    """A function in place of one that has no rule, for these arguments; None for all others."""
     if function == torch.Tensor.data.__set__:
         return assign_data
     replacement = DECOMPOSITIONS.get(key)
-    if replacement is None or not function.__name__.endswith("_"):
+    if replacement is None:
+        return layer_by_layer(function, key, args)
+    if not function.__name__.endswith("_"):
         return replacement
     return lambda x, *args, **kwargs: x.copy_(replacement(x, *args, **kwargs))

@@ -133,7 +133,7 @@ class Recorder(TorchFunctionMode):
                     return heads
             if key in INLINED:
                 return inlined(func)(*args, **kwargs)
-            if (replacement := decomposition(func, key)) is not None:
+            if (replacement := decomposition(func, key, args)) is not None:
                 return replacement(*args, **kwargs)
         if (plain := without_template(key, args, kwargs)) is not None:
             func, args, kwargs = plain[0], plain[1], dict(plain[2])

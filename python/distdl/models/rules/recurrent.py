@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distdl.models.capture.recording import Node
-from distdl.models.operations.operation import NoRuleError, Operation, RandomError, Sharded, Workers
+from distdl.models.operations.operation import NoRuleError, Operation, Sharded, Workers
 from distdl.models.operations.placement import Blocks
 from distdl.models.operations.table import local, rule_for, whole
 
@@ -16,8 +16,6 @@ def recurrent(node: Node) -> Operation:
     arguments = dict(zip(_NAMES, node.args, strict=False)) | dict(node.kwargs)
     if not isinstance(arguments["has_biases"], bool) or "batch_first" not in arguments:
         raise NoRuleError(f"{node.key} of a packed sequence")
-    if arguments["train"] and arguments["dropout"] and arguments["num_layers"] > 1:
-        raise RandomError(f"{node.key} with dropout between its layers; put torch.nn.Dropout between layers of one")
     batch = 0 if arguments["batch_first"] else 1
     states = len(arguments["hx"]) if isinstance(arguments["hx"], list | tuple) else 1
     of_input = tuple(Sharded(batch) if d == batch else None for d in range(3))
