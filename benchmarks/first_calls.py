@@ -2,7 +2,7 @@
 
 mpiexec -n 2 python -m mpi4py benchmarks/first_calls.py
 
-In seconds of processor time on rank 0, for deep models of few features with the batch in two, beside a call of the same
+In seconds of processor time on rank 0, for deep models with the batch in two, three of few features, beside a call of the same
 model without values (torch's FakeTensorMode) and an ordinary one. Needs the package transformers.
 """
 
@@ -26,6 +26,7 @@ def models() -> dict[str, Callable[[], Any]]:
     """Language models, which are made when they are called."""
     words = {"vocab_size": WORDS, "bos_token_id": 0, "eos_token_id": 0}
     gpt = hf.GPT2Config(n_layer=12, n_embd=192, n_head=4, use_cache=False, **words)
+    released = hf.GPT2Config(use_cache=False)  # 124 million parameters
     bert = hf.BertConfig(num_hidden_layers=24, hidden_size=96, num_attention_heads=4, intermediate_size=128, **words)
     llama = hf.LlamaConfig(num_hidden_layers=16, hidden_size=96, num_attention_heads=4, intermediate_size=128,
                            use_cache=False, **words)  # fmt: skip
@@ -33,6 +34,7 @@ def models() -> dict[str, Callable[[], Any]]:
         "GPT-2, 12 layers": lambda: hf.GPT2LMHeadModel(gpt),
         "BERT, 24 layers": lambda: hf.BertModel(bert),
         "Llama, 16 layers": lambda: hf.LlamaForCausalLM(llama),
+        "GPT-2 as released": lambda: hf.GPT2LMHeadModel(released),
     }
 
 

@@ -12,11 +12,12 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensor,
     FakeTensorMode,
+    UnsupportedOperatorException,
 )
 
 __all__ = [
-    "FakeTensor", "FakeTensorMode", "errors_as_with_values", "errors_of_missing_values", "take_for_parameter",
-    "with_whole_lists", "without_log",
+    "FakeTensor", "FakeTensorMode", "UnsupportedOperatorException", "errors_as_with_values", "errors_of_missing_values",
+    "take_for_parameter", "with_whole_lists", "without_log",
 ]  # fmt: skip
 
 

@@ -66,12 +66,9 @@ REFUSED = {
     torch.nn.RReLU: "rrelu",
     torch.nn.FractionalMaxPool2d: "fractional_max_pool2d",
     torch.nn.FractionalMaxPool3d: "fractional_max_pool3d",
-    torch.nn.TripletMarginWithDistanceLoss: "triplet_margin_with_distance_loss",
     torch.nn.AdaptiveLogSoftmaxWithLoss: "nonzero looks at the values",
 }
 """Classes that cannot be distributed, and words of the messages."""
-if TORCH >= (2, 13):
-    REFUSED[torch.nn.LinearCrossEntropyLoss] = "linear_cross_entropy"
 
 
 def outcome(action):

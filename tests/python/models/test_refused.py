@@ -50,6 +50,15 @@ def test_fallback_computes_on_one_worker():
     assert [row.operation for row in distdl.report(ours).rows if row.gathered]
 
 
+def test_operators_that_need_values():
+    P_x = grid(P_world, [P_world.size, 1])
+    ours = distdl.distribute(Function(lambda x: torch.nested.nested_tensor([*x]).to_padded_tensor(0.0)), P_x)
+    x = distdl.scatter(torch.rand(4, 3), P_x)
+    error = raises_everywhere(NotImplementedError, "cannot compute .*nested", lambda: ours(x), seconds=20.0)
+    assert "test_refused.py:" in error
+    assert "register_fake" in error
+
+
 @pytest.mark.usefixtures("_without_rules")
 def test_calls_that_are_refused_for_the_same_reason_are_one_line():
     P_x = grid(P_world, [P_world.size, 1, 1])

@@ -52,12 +52,8 @@ def test_nothing_grows(name):
     assert_stays(forward_and_backward, name)
 
 
-WITHOUT_A_RULE = {"triplet_margin_with_distance_loss"}
+WITHOUT_A_RULE = {"scaled_grouped_mm", "scaled_mm"} if TORCH >= (2, 10) else set()
 """Functions of torch.nn.functional that are refused by name."""
-if TORCH >= (2, 10):
-    WITHOUT_A_RULE |= {"scaled_grouped_mm", "scaled_mm"}
-if TORCH >= (2, 13):
-    WITHOUT_A_RULE |= {"linear_cross_entropy"}
 OF_OTHERS = {"assert_int_or_pair", "boolean_dispatch", "upsample", "upsample_bilinear", "upsample_nearest"}
 """Functions that only call others."""
 

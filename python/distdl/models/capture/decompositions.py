@@ -10,12 +10,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from distdl.models.capture.composed_functions import COMPOSED
 from distdl.models.capture.recording import Arguments, Function, Options
 from distdl.models.capture.recurrent_layers import layer_by_layer
 from distdl.models.capture.source_line import source_line
 from distdl.torch_compat.operators import assert_async
 
-INLINED = {"gumbel_softmax", "multi_head_attention_forward"}
+INLINED = {"gumbel_softmax", "multi_head_attention_forward", "triplet_margin_with_distance_loss"}
 """Functions that are recorded by the functions, or by the layer, that they call."""
 
 
@@ -265,6 +266,7 @@ DECOMPOSITIONS: dict[str, Function] = {
     "gaussian_nll_loss": gaussian_nll_loss,
     "istft": istft,
     "masked_scatter": masked_scatter,
+    **COMPOSED,
 }
 """Replacements for functions that have several results of different tensors, or look at values."""
 
@@ -276,6 +278,6 @@ def decomposition(function: Function, key: str, args: Arguments) -> Function | N
     replacement = DECOMPOSITIONS.get(key)
     if replacement is None:
         return layer_by_layer(function, key, args)
-    if not function.__name__.endswith("_"):
+    if not function.__name__.endswith("_") or replacement.__name__.endswith("_"):
         return replacement
     return lambda x, *args, **kwargs: x.copy_(replacement(x, *args, **kwargs))

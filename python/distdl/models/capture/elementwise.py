@@ -12,7 +12,7 @@ _UNARY = (
     "pos", "positive", "rad2deg", "real", "reciprocal", "relu", "relu6", "resolve_conj", "resolve_neg", "round",
     "rsqrt", "selu", "sgn", "short", "sigmoid", "sign", "signbit", "silu", "sin", "sinc", "sinh", "softplus",
     "softshrink", "softsign", "sqrt", "square", "tan", "tanh", "tanhshrink", "threshold", "to", "trunc", "type",
-    "xlogy", "zero", "zeros_like",
+    "xlogy", "zero", "zeros_like", "fake_quantize_per_tensor_affine",
 )  # fmt: skip
 _BROADCASTING = (
     "add", "addcdiv", "addcmul", "and", "arctan2", "atan2", "bitwise_and", "bitwise_left_shift", "bitwise_or",

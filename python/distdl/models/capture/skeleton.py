@@ -19,12 +19,20 @@ from distdl.models.capture.memory_order import InMemory, strides_in
 from distdl.models.capture.passed_objects import PassedObjects, own_copy
 from distdl.models.capture.recorder import Recorder
 from distdl.models.capture.recording import Recording, Value
+from distdl.models.capture.source_line import source_line
 from distdl.models.capture.transposed_linear import with_transposed_linear
 from distdl.modules.deep_copy import copied
 from distdl.modules.state import tensors_in_state
 from distdl.progress_bars import ProgressBar
 from distdl.torch_compat.autograd import autograd_again
-from distdl.torch_compat.fake import FakeTensor, FakeTensorMode, take_for_parameter, with_whole_lists, without_log
+from distdl.torch_compat.fake import (
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+    take_for_parameter,
+    with_whole_lists,
+    without_log,
+)
 from distdl.torch_compat.modes import with_functions
 from distdl.torch_compat.parametrizations import computed_weights
 from distdl.torch_compat.trees import tree_map
@@ -187,6 +195,11 @@ class Skeleton:
                     results = self.model(*args, **kwargs)
             except OpenLookError:
                 return recorder
+            except UnsupportedOperatorException as error:
+                raise NotImplementedError(
+                    f"torch cannot compute {error} without values, at {source_line(error)}; write other functions, or "
+                    "an operator of your own with a register_fake"
+                ) from error
             recorder.recording.results = recorder.tensors.results(results)
             recorder.recording.returned_objects = objects.places_in(results, recorder.tensors.stale)
         pairs = zip(map(recorder.tensors.current, fakes), recorder.recording.inputs, strict=True)

@@ -16,9 +16,12 @@ _LIBRARIES = (  # not torchvision
 )  # fmt: skip
 
 
-def source_line() -> str:
-    """The innermost line of the program that belongs neither to torch nor to this package."""
+def source_line(error: BaseException | None = None) -> str:
+    """The innermost line of the program, here or where an error was raised, that is not torch's or this package's."""
     frame: FrameType | None = sys._getframe(1)
+    trace = None if error is None else error.__traceback__
+    while trace is not None:
+        frame, trace = trace.tb_frame, trace.tb_next
     while frame is not None:
         file, number = frame.f_code.co_filename, frame.f_lineno
         if not file.startswith(_LIBRARIES):

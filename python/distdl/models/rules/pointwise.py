@@ -73,6 +73,13 @@ def searchsorted(node: Node) -> Operation:
     return local(node, specs)
 
 
+@rule_for("fake_quantize_per_channel_affine")
+def fake_quantized(node: Node) -> Operation:
+    """Any dimension may be split; scales and zero points along the axis of channels."""
+    of_channels: InputSpec = (Sharded(argument(node, 3, "axis") % len(node.outputs[0].shape)),)
+    return local(node, [same(len(node.outputs[0].shape)), of_channels, of_channels])
+
+
 @rule_for(*ELEMENTWISE)
 def elementwise(node: Node) -> Operation:
     """Any dimension may be split."""
