@@ -2,8 +2,8 @@
 
 mpiexec -n 2 python -m mpi4py benchmarks/first_calls.py
 
-In seconds of processor time on rank 0, for deep models with the batch in two, three of few features, beside a call of the same
-model without values (torch's FakeTensorMode) and an ordinary one. Needs the package transformers.
+In seconds of processor time on rank 0, for deep models with the batch in two, beside a call of the same model without
+values (torch's FakeTensorMode) and an ordinary one. All but the last have few features. Needs the package transformers.
 """
 
 from __future__ import annotations

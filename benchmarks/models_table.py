@@ -112,6 +112,7 @@ more. The number of its operations stands behind its name; all of them are split
 What a model computes may not depend on values: the sizes of all tensors, and the branches that the model takes, are
 known before it runs. Detection models choose boxes by their scores, so they are refused, with the line of the model.
 
-``python benchmarks/models.py --table models.csv`` compares all models and
-``python benchmarks/models.py --table models.csv --page docs/models.rst`` makes this page.
+``python benchmarks/models.py --table models.csv --sample 100 --seed 40`` compares these models, a random sample of all
+that ``benchmarks/zoo`` knows, and ``python benchmarks/models.py --table models.csv --page docs/models.rst`` makes this
+page. Without ``--sample`` it compares all of them.
 """

@@ -12,7 +12,6 @@ import distdl
 from support.blocks import grid
 from support.classes import CALLS
 from support.ranks import job, together
-from support.versions import TORCH
 
 
 def test_every_class_has_a_call():
