@@ -66,7 +66,7 @@ def fill_diagonal_(input: torch.Tensor, fill_value: float, wrap: bool = False) -
 
 def vander(x: torch.Tensor, *, N: int | None = None) -> torch.Tensor:
     """``torch.linalg.vander`` by powers."""
-    return x.unsqueeze(-1) ** torch.arange(x.shape[-1] if N is None else N, device=x.device)
+    return (x.unsqueeze(-1) ** torch.arange(x.shape[-1] if N is None else N, device=x.device)).contiguous()
 
 
 def put(input: torch.Tensor, index: torch.Tensor, source: torch.Tensor, accumulate: bool = False) -> torch.Tensor:

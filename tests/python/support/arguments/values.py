@@ -324,7 +324,7 @@ OF |= {
                   "padding_idx": 2},
     "F.embedding": {"SHAPE": (8, 7, 3), "FIRST": lambda x: x.argmax(1), "weight": lambda x: x[0], "max_norm": 0.5,
                     "norm_type": together(1.0, max_norm=0.5)},
-    "expand": {"SHAPE": (4, 1, 5), "size": [4, 6, 5]},
+    "expand": {"SHAPE": (4, 1, 5), "size": [4, 6, 5]}, "sum_to_size": {"size": [6, 1]},
     "fftshift": {"dim": [1]}, "flatten": {"start_dim": 1, "end_dim": 1}, "flip": {"dims": [1]},
     "fold": {"SHAPE": (2, 8, 12), "output_size": (4, 5), "kernel_size": (2, 2),
              "dilation": together(2, FIRST=lambda x: x[:, :, :6]), "stride": together(2, FIRST=lambda x: x[:, :, :4]),
@@ -460,4 +460,21 @@ OF |= {
         "where": {"FIRST": _of_mask}, "xlogy": {"FIRST": torch.exp},
     "randint": {"high": 9, "low": 2}, "randint_like": {"high": 9, "low": 2}, "randperm": {"n": 7},
     "scalar_tensor": {"s": 2.0}, "eye": {"n": 3, "m": 4}, "special_zeta": {"FIRST": lambda x: x.exp() + 1},
+    "combinations": {"SHAPE": (5,), "r": 3}, "pdist": {"SHAPE": MATRIX}, "linalg_multi_dot": {"SHAPE": (5, 5)},
+    "constant_pad_nd": {"pad": [1, 2], "value": 2.5}, "linalg_vander": {"N": 3},
+    "fill_diagonal_": {"SHAPE": MATRIX, "fill_value": 2.5, "wrap": True},
+    "put": {"index": torch.tensor([0, 7, -1]), "source": numbers(3)},
+    "put_": {"index": torch.tensor([0, 7, -1]), "source": numbers(3)},
+    "grid_sampler": {"SHAPE": IMAGE, "grid": numbers(2, 3, 7, 2).tanh(), "interpolation_mode": 1, "padding_mode": 1},
+    "F.linear_cross_entropy": {
+        "SHAPE": MATRIX, "linear_weight": numbers(4, MATRIX[1]), "target": places(4, MATRIX[0]), "options": None,
+        "linear_bias": numbers(4), "weight": numbers(4).exp(), "reduction": "sum", "ignore_index": 2,
+        "label_smoothing": 0.3,
+    },
+    "fake_quantize_per_tensor_affine": {"scale": 0.1, "zero_point": 1, "quant_min": -9, "quant_max": 9},
+    "fake_quantize_per_tensor_affine.tensor_qparams": {
+        "scale": torch.tensor(0.1), "zero_point": torch.tensor(1, dtype=torch.int32)},
+    "fake_quantize_per_channel_affine": {
+        "FIRST": torch.Tensor.float, "scale": 0.1 + torch.arange(6.0) / 7, "quant_min": -9, "quant_max": 9, "axis": 1,
+        "zero_point": torch.zeros(6, dtype=torch.int32)},
 }  # fmt: skip
