@@ -109,8 +109,8 @@ all parameters up to 1e-8, and parameters and buffers after three steps of Adam 
 element; or up to ten times what they change in one process if each parameter is changed by a rounding, where that is
 more. The number of its operations stands behind its name; all of them are split.
 
-What a model computes may not depend on values: the sizes of all tensors, and the branches that the model takes, are
-known before it runs. Detection models choose boxes by their scores, so they are refused, with the line of the model.
+They are distributed with ``as_sequential=True`` and ``values="agree"``, so that models may look at values. A model that
+raises without other arguments, such as targets, is refused in one process, too.
 
 ``python benchmarks/models.py --table models.csv --sample 100 --seed 40`` compares these models, a random sample of all
 that ``benchmarks/zoo`` knows, and ``python benchmarks/models.py --table models.csv --page docs/models.rst`` makes this
