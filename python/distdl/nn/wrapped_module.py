@@ -203,6 +203,8 @@ class WrappedModule(Layer):
             tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
             others = [safe_text(x, text_of) for x in leaves if not isinstance(x, torch.Tensor)]
             self._other_arguments = f" {safe_text(structure)} [{', '.join(others)}]"
+            if any(isinstance(x, torch.Generator) for x in leaves):
+                return [TypeError("has a torch.Generator beside it, one on each rank; call torch.manual_seed instead")]
             first = leaves[0] if leaves else None
             if not isinstance(first, torch.Tensor):
                 tensors = [first]

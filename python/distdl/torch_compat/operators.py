@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
@@ -18,6 +20,20 @@ OpOverload = torch._ops.OpOverload
 
 assert_async = torch._assert_async
 """Raises if a tensor without dimensions is false."""
+Message = Callable[[], object]
+TensorCheck = Callable[..., None]
+"""``check(error, condition, message)`` raises an error of a class with a message if any element is false."""
+
+
+@contextmanager
+def tensor_checks_by(checked: Callable[..., None]) -> Iterator[None]:
+    """Call ``checked(check, error, condition, message)`` for ``torch._check_tensor_all`` of a condition."""
+    check = torch._check_tensor_all_with
+    torch._check_tensor_all_with = functools.partial(checked, check)
+    try:
+        yield
+    finally:
+        torch._check_tensor_all_with = check
 
 
 def schemas_of(name: str) -> Sequence[torch._C.FunctionSchema]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,12 +13,10 @@ from torch.utils._pytree import (
     SUPPORTED_NODES,
     KeyEntry,
     MappingKey,
-    SequenceKey,
     TreeSpec,
     register_dataclass,
     register_pytree_node,
     tree_flatten,
-    tree_flatten_with_path,
     tree_map,
     tree_structure,
     tree_unflatten,
@@ -27,12 +25,11 @@ from torch.utils._pytree import (
 from distdl.texts import has_own_attributes
 
 __all__ = [
-    "SequenceKey",
     "TreeSpec",
+    "leaves_by_path",
     "register_dataclass",
     "register_holders",
     "tree_flatten",
-    "tree_flatten_with_path",
     "tree_leaves",
     "tree_map",
     "tree_map_only",
@@ -64,6 +61,22 @@ def tree_map_only(kind: type, function: Callable[..., object], tree: object) -> 
     if _is_node(tree):
         return _pytree.tree_map_only(kind, function, tree)
     return function(tree) if isinstance(tree, kind) else tree
+
+
+def leaves_by_path(tree: object, is_leaf: Callable[[object], bool] | None = None) -> dict[tuple[object, ...], object]:
+    """The leaves of a structure, by the keys that lead to them: those of mappings, and the numbers of other parts.
+
+    Torch's function raises for classes that a package registered without their keys.
+    """
+    if (is_leaf is not None and is_leaf(tree)) or not _is_node(tree):
+        return {(): tree}
+    parts = tree_flatten(tree, is_leaf=lambda part: part is not tree)[0]
+    keys: Sequence[object] = range(len(parts))
+    if isinstance(tree, Mapping):  # it may leave out what is None
+        named = [*tree], [key for key in tree if tree[key] is not None]
+        keys = next((own for own in named if len(own) == len(parts)), keys)
+    inner = [leaves_by_path(part, is_leaf) for part in parts]
+    return {(key, *path): leaf for key, own in zip(keys, inner, strict=True) for path, leaf in own.items()}
 
 
 def _is_node(tree: object) -> bool:

@@ -53,6 +53,11 @@ def checking(index, x):
     return x.cumsum(0)
 
 
+def checking_all(index, x):
+    torch._check_tensor_all(index < 5, lambda: f"an index is too large: {index.max()}")
+    return x.cumsum(0)
+
+
 def factorizing(index, x):
     matrices = torch.eye(3) * (5 - index)[:, None, None]
     return torch.linalg.cholesky(matrices).sum() * x
@@ -67,7 +72,8 @@ def of_rows(index, x):
 
 
 FUNCTIONS = (
-    looking_up, indexing, gathering, of_loss, of_losses, of_classes, checking, factorizing, dividing, of_rows,
+    looking_up, indexing, gathering, of_loss, of_losses, of_classes, checking, checking_all, factorizing, dividing,
+    of_rows,
 )  # fmt: skip
 
 
@@ -95,7 +101,7 @@ def test_all_ranks_raise_what_one_raises(P_world, function, places):
     call, ours = distributed(P_world, function)
     kind = error_of(function, bad(*places), SCORES)
     error = raises_everywhere(kind, "test_failures.py", lambda: call(bad(*places), SCORES))
-    known = "is too large" if function is checking else ""
+    known = "is too large" if function in (checking, checking_all) else ""
     assert known in error
     y = call(GOOD, SCORES)
     y.sum().backward()

@@ -59,6 +59,18 @@ def test_operators_that_need_values():
     assert "register_fake" in error
 
 
+def noisy(x, generator=None):
+    return x + torch.rand(3, generator=generator)
+
+
+def test_generators_are_refused():
+    P_x = grid(P_world, [P_world.size, 1])
+    ours = distdl.distribute(noisy, P_x)
+    x, last = distdl.scatter(torch.rand(4, 3), P_x), P_world.size - 1
+    arguments = {"generator": torch.Generator() if P_world.rank == last else None}
+    raises_everywhere(TypeError, "torch.manual_seed", lambda: ours(x, **arguments), seconds=20.0)
+
+
 @pytest.mark.usefixtures("_without_rules")
 def test_calls_that_are_refused_for_the_same_reason_are_one_line():
     P_x = grid(P_world, [P_world.size, 1, 1])

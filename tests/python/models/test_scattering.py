@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+from torch.utils._pytree import register_pytree_node
 
 import distdl
 from support.blocks import grid
 from support.distributed import partitions
+from support.models import Function
 from support.ranks import job, raises_everywhere
 from support.tensors import values
 
@@ -35,6 +37,29 @@ def test_gather_takes_structures():
     result = distdl.gather(y, {"blocks": P_x, "n": None, "one": P_one})
     assert result["n"] == 3
     assert result["blocks"].numel() == (2 * P_world.size if job.rank == 0 else 0)
+
+
+class Named(dict):
+    """Results by name, registered without keys and without what is None, as some packages do."""
+
+
+def named_parts(y):
+    kept = {key: x for key, x in y.items() if x is not None}
+    return [*kept.values()], [*kept]
+
+
+register_pytree_node(Named, named_parts, lambda parts, keys: Named(zip(keys, parts, strict=True)))
+
+
+def test_gather_takes_classes_that_leave_out_what_is_none():
+    P_x = grid(P_world, [P_world.size, 1])
+    ours = distdl.distribute(Function(lambda x: Named(first=x.sum() * 2, last=[x * 2, x.mean()])), P_x)
+    whole = values((4, 3))
+    y = distdl.gather(ours(distdl.scatter(whole, P_x)), ours.output_partition)
+    assert type(y) is Named
+    if job.rank == 0:
+        expected = [whole.sum() * 2, whole * 2, whole.mean()]
+        torch.testing.assert_close([y["first"], *y["last"]], expected, rtol=1e-13, atol=1e-13)
 
 
 def test_scatter_refuses_what_is_no_structure_of_partitions():

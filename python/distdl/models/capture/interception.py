@@ -1,4 +1,4 @@
-"""Intercept calls that torch's function modes do not see: of modules, scripts and autograd functions."""
+"""Intercept calls that torch's function modes do not see: of modules, scripts, checks and autograd functions."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import torch
 
 from distdl.models.capture.recording import Arguments, Function, Options
 from distdl.torch_compat.autograd import FunctionMeta, SingleLevelFunction
+from distdl.torch_compat.fake import FakeTensor
+from distdl.torch_compat.operators import Message, TensorCheck, assert_async, tensor_checks_by
 from distdl.torch_compat.transforms import batching
 
 _APPLY = vars(torch.autograd.Function)["apply"]
@@ -110,10 +112,19 @@ def intercepted_calls(
     def of_vmap(*args: object, **kwargs: object) -> object:
         return vmap(run_vmap, *args, **kwargs) if is_open() else run_vmap(*args, **kwargs)
 
+    def of_check(check: TensorCheck, error: object, condition: torch.Tensor, message: Message | None = None) -> None:
+        if not is_open() or not isinstance(condition, FakeTensor):
+            check(error, condition, message)
+            return
+        text = ""
+        with contextlib.suppress(Exception):  # of values
+            text = "" if message is None else str(message())
+        assert_async(condition.all(), text)
+
     torch.nn.Module.__call__, torch.jit.ScriptFunction.__call__ = of_module, of_script
     batching.vmap_impl = of_vmap
     try:
-        with _calling_for_apply(apply, is_open):
+        with _calling_for_apply(apply, is_open), tensor_checks_by(of_check):
             yield
     finally:
         torch.nn.Module.__call__, torch.jit.ScriptFunction.__call__ = call, call_script
