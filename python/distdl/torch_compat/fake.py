@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -17,14 +18,19 @@ from torch._subclasses.fake_tensor import (
 
 __all__ = [
     "FakeTensor", "FakeTensorMode", "UnsupportedOperatorException", "errors_as_with_values", "errors_of_missing_values",
-    "take_for_parameter", "with_whole_lists", "without_log",
+    "fake_of", "with_whole_lists", "without_log",
 ]  # fmt: skip
 
 
-def take_for_parameter(tensor: FakeTensor, requires_grad: bool) -> None:
-    """Make a tensor a parameter, as ``torch.nn.Parameter`` makes a copy one, which takes longer."""
-    tensor.requires_grad_(requires_grad)
-    tensor._is_param = True
+def fake_of(tensor: torch.Tensor, mode: FakeTensorMode, device: torch.device) -> FakeTensor:
+    """A tensor without values in place of a parameter or buffer, with its attributes."""
+    fake = FakeTensor(mode, torch.empty_like(tensor, device="meta"), device)
+    own = vars(fake)
+    own.update({name: value for name, value in vars(tensor).items() if name not in own})
+    if isinstance(tensor, torch.nn.Parameter):
+        fake.requires_grad_(tensor.requires_grad)
+        fake._is_param = True  # torch.nn.Parameter makes a copy first, which takes longer
+    return fake
 
 
 @contextmanager

@@ -32,3 +32,26 @@ def test_tables_of_constants_are_kept(split):
     for shape in ((4, 2, 6, 5), (4, 2, 8, 4), (4, 2, 6, 5)):
         y = distdl.gather(ours(distdl.scatter(noise(shape), P_x)), ours.output_partition)
         assert job.rank or torch.equal(y, WithCoordinates()(noise(shape)))
+
+
+class WithGain(torch.nn.Module):
+    """Keeps numbers and tensors in attributes of a parameter and of a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(5, 5)
+        self.linear.weight.gain = 3.0
+        self.register_buffer("scale", torch.full((5,), 2.0))
+        self.scale.shift = torch.linspace(0.0, 1.0, 5)
+
+    def forward(self, x):
+        return self.linear(x) * getattr(self.linear.weight, "gain", 1.0) * self.scale + self.scale.shift
+
+
+def test_attributes_of_parameters_count():
+    model, P_x = WithGain(), grid(P_world, [job.size, 1, 1])
+    whole = noise((4, 6, 5)).float()
+    ours = distdl.distribute(model, P_x)
+    y = distdl.gather(ours(distdl.scatter(whole, P_x)), P_x)
+    if job.rank == 0:
+        torch.testing.assert_close(y, model(whole), rtol=1e-5, atol=1e-5)

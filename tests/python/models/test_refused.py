@@ -59,6 +59,15 @@ def test_operators_that_need_values():
     assert "register_fake" in error
 
 
+def test_parameters_keep_asking_for_gradients():
+    P_x = grid(P_world, [P_world.size, 1])
+    ours = distdl.distribute(Function(lambda layer, x: layer.requires_grad_(False)(x), torch.nn.Linear(3, 3)), P_x)
+    x = distdl.scatter(torch.rand(4, 3), P_x)
+    raises_everywhere(NotImplementedError, "whether a parameter asks", lambda: ours(x), seconds=20.0)
+    same = distdl.distribute(Function(lambda layer, x: layer.requires_grad_()(x), torch.nn.Linear(3, 3)), P_x)
+    assert same(x).requires_grad or not P_x.active
+
+
 def noisy(x, generator=None):
     return x + torch.rand(3, generator=generator)
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
 from distdl.models.capture import results
 from distdl.models.capture.listing import listing
@@ -27,11 +28,8 @@ def recorded(model, shape, memory, dtype=torch.float64):
 def differences(make, shape, monkeypatch, dtype=torch.float64):
     """The recordings of a model in which each call is computed, and in which repeated ones are not, if they differ."""
     found = []
-    for memory in (
-        None,
-        InMemory([[*range(len(shape))]], [True], True),
-        InMemory([[*range(len(shape))]], [False], True),
-    ):
+    orders = [[*range(len(shape))]]
+    for memory in (None, *(InMemory(orders, *facts) for facts in (([True], True), ([False], True), ([False], False)))):
         ours = recorded(make(), shape, memory, dtype)
         with monkeypatch.context() as patch:
             patch.setattr(results, "_key", lambda *_: None)
@@ -121,7 +119,31 @@ def aliases(x):
     return x * x, x * y, y * x, torch.stack([x, x]), torch.stack([x, y]), torch.stack((x, y), 1), x.T * x.T, x.T * y.T
 
 
-FUNCTIONS = {"written": written, "in contexts": in_contexts, "views": views, "aliases": aliases}
+def counted(x):
+    """The results of modes, which see each call."""
+    counts = []
+    for _ in range(2):
+        with FlopCounterMode(display=False) as counter:
+            y = x @ x.mT
+        counts.append(counter.get_total_flops())
+    return y * counts[0], y * counts[1]
+
+
+def made(x):
+    torch.set_default_device("meta")
+    there = torch.zeros(3)
+    torch.set_default_device(None)
+    return x * (1 + there.is_meta + 2 * torch.zeros(3).is_meta)
+
+
+FUNCTIONS = {
+    "counted": counted,
+    "made": made,
+    "written": written,
+    "in contexts": in_contexts,
+    "views": views,
+    "aliases": aliases,
+}
 
 
 class Layers(torch.nn.Module):
@@ -142,7 +164,10 @@ class Layers(torch.nn.Module):
 
     def forward(self, x):
         y = x[None]
-        attended = [self.attention(a, b, y)[0] for a, b in ((y, y), (y, y), (y, y + 1), (y.clone(), y))]
+        attended = [self.attention(a, b, b)[0] for a, b in ((y, y), (y, y), (y, y + 1), (y.clone(), y))]
+        torch.backends.mha.set_fastpath_enabled(False)
+        attended.append(self.attention(y, y, y)[0])
+        torch.backends.mha.set_fastpath_enabled(True)
         own = [layer(x if layer.weight.dtype == x.dtype else x.float()) for layer in self.linear]
         return *own, *(layer(y) for layer in self.conv), *attended, *(layer(y) for layer in self.norm)
 
@@ -168,8 +193,9 @@ def test_numbers_of_other_kinds(monkeypatch):
 
 
 @pytest.mark.ranks(1)
-def test_layers_that_differ_in_little(monkeypatch):
-    assert not refused_or_different(lambda: Layers().double(), (4, 6), monkeypatch)
+@pytest.mark.parametrize("is_training", [True, False])
+def test_layers_that_differ_in_little(is_training, monkeypatch):
+    assert not refused_or_different(lambda: Layers().double().train(is_training), (4, 6), monkeypatch)
 
 
 @pytest.mark.ranks(1)

@@ -19,7 +19,7 @@ from distdl.models.capture.memory_order import with_real_strides
 from distdl.models.capture.recording import Arguments, Function, Target
 from distdl.torch_compat.autograd import number_of_writes
 from distdl.torch_compat.fake import FakeTensor, FakeTensorMode
-from distdl.torch_compat.modes import without_functions
+from distdl.torch_compat.modes import active_modes, without_functions
 from distdl.torch_compat.trees import tree_leaves
 
 Key = tuple[object, ...]
@@ -60,7 +60,7 @@ class Results:
     """
 
     def __init__(self, real_strides: bool) -> None:
-        self._real_strides = real_strides
+        self._real_strides, self._modes = real_strides, active_modes() + 1  # that of tensors without values follows
         self._known: dict[Key, tuple[type, list[_Result]]] = {}
 
     def of(
@@ -74,7 +74,7 @@ class Results:
             versions: of the tensors among the arguments, by their ids.
         """
         with without_functions():
-            key = _key(target, args, kwargs)
+            key = None if active_modes() > self._modes else _key(target, args, kwargs)  # modes of the model see all
             if key in self._known:
                 kind, results = self._known[key]
                 made = [result.made() for result in results]
@@ -83,9 +83,8 @@ class Results:
         if self._real_strides:
             result = with_real_strides(target, run, args, kwargs, result)
         if key is not None and not underived:
-            tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
             with without_functions():
-                self._note(key, tensors, versions, result)
+                self._note(key, _tensors_in(args, kwargs), versions, result)
         return result, underived
 
     def _note(self, key: Key, tensors: Sequence[torch.Tensor], versions: Mapping[int, int], result: object) -> None:
@@ -112,12 +111,19 @@ def _key(target: Target, args: Arguments, kwargs: Mapping[str, object]) -> Key |
         told = _told(args), tuple(kwargs), _told(tuple(kwargs.values()))
     except _NotComparableError:
         return None
-    kernels = torch.backends.cuda
+    ids = [*map(id, _tensors_in(args, kwargs))]
+    if not ids:  # the default device counts
+        return None
+    cuda, einsum = torch.backends.cuda, torch.backends.opt_einsum
     return (
-        called, *told, torch.is_grad_enabled(), torch.get_default_dtype(),
-        *unrecorded.autocast().values(), kernels.flash_sdp_enabled(), kernels.mem_efficient_sdp_enabled(),
-        kernels.math_sdp_enabled(),
+        called, *told, *map(ids.index, ids), torch.is_grad_enabled(), torch.get_default_dtype(),
+        *unrecorded.autocast().values(), cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(),
+        cuda.math_sdp_enabled(), torch.backends.mha.get_fastpath_enabled(), einsum.enabled, einsum.strategy,
     )  # fmt: skip
+
+
+def _tensors_in(args: Arguments, kwargs: Mapping[str, object]) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
 
 
 def _told_function(target: Target) -> object:

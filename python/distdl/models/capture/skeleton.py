@@ -26,10 +26,9 @@ from distdl.modules.state import tensors_in_state
 from distdl.progress_bars import ProgressBar
 from distdl.torch_compat.autograd import autograd_again
 from distdl.torch_compat.fake import (
-    FakeTensor,
     FakeTensorMode,
     UnsupportedOperatorException,
-    take_for_parameter,
+    fake_of,
     with_whole_lists,
     without_log,
 )
@@ -52,9 +51,7 @@ class Skeleton:
         for name, tensor in named:
             fake = tensors.get(id(tensor))
             if fake is None:
-                fake = FakeTensor(self._mode, torch.empty_like(tensor, device="meta"), RECORDED)
-                if isinstance(tensor, torch.nn.Parameter):
-                    take_for_parameter(fake, tensor.requires_grad)
+                fake = fake_of(tensor, self._mode, RECORDED)
                 tensors[id(tensor)] = fake
                 self._names[id(fake)] = name
                 self._originals.append((weakref.ref(tensor), name))

@@ -38,13 +38,15 @@ def refuse_call(key: str, target: Callable[..., object], args: Sequence[Any], kw
     """
     name = getattr(target, "__name__", "")
     attribute = getattr(getattr(target, "__self__", None), "__name__", "") if name in ("__get__", "__set__") else ""
-    reason = ""
+    reason, assigned = "", attribute if name == "__set__" else None
     if torch.is_inference_mode_enabled():
         reason = f"{key} is called in torch.inference_mode(); use torch.no_grad()"
     elif key in _HOOKS:
         reason = f"{key} gives a tensor a hook, which would see blocks; use a torch.autograd.Function"
-    elif name == "__set__" and attribute in _ASSIGNED:
+    elif assigned in _ASSIGNED:
         reason = f"the {attribute} of a tensor is replaced; use copy_()"
+    elif (name == "requires_grad_" or assigned == "requires_grad") and _changes_asking(args, kwargs):
+        reason = "the model changes whether a parameter asks for gradients; use its detach(), or change it before"
     elif name == "__get__" and attribute == "grad_fn" and args[0].grad_fn is not None:
         reason = "the model looks at the grad_fn of a tensor"
     elif key in _LOOKS and isinstance(args[0], FakeTensor) and args[0].constant is None:
@@ -59,6 +61,12 @@ def refuse_call(key: str, target: Callable[..., object], args: Sequence[Any], kw
         reason = f"{key} writes into a tensor of the model that is neither parameter nor buffer; use register_buffer()"
     if reason:
         raise NotImplementedError(f"{reason}, at {source_line()}")
+
+
+def _changes_asking(args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
+    """Whether a call changes if a parameter asks for gradients."""
+    asks = args[1] if len(args) > 1 else kwargs.get("requires_grad", True)
+    return isinstance(args[0], torch.nn.Parameter) and bool(asks) != args[0].requires_grad
 
 
 def refuse_model(model: torch.nn.Module) -> None:
