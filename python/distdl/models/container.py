@@ -1,4 +1,4 @@
-"""The modules of a distributed Sequential or ModuleList, by their numbers."""
+"""The view of its module that a distributed model gives: children by numbers, and no other methods."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from typing import cast
 
 import torch
+
+from distdl.models.function_module import not_forward
 
 
 class Container:
@@ -31,6 +33,12 @@ class Container:
 
     def __iter__(self) -> Iterator[torch.nn.Module]:
         return iter(self._container())
+
+    def refuse_method(self, name: str) -> None:
+        """Raise AttributeError for a method of the module, or for a property."""
+        module = self.__dict__.get("module")
+        if module is not None and not name.startswith("_") and hasattr(type(module), name):
+            raise AttributeError(not_forward(name, module))
 
     def __bool__(self) -> bool:
         return True  # also of a model that cannot be counted

@@ -9,6 +9,14 @@ from typing import cast
 import torch
 
 
+def not_forward(name: str, module: torch.nn.Module) -> str:
+    """Why another method of a module, or a property, is not distributed."""
+    return (
+        f"distribute: {name} is a method or property of the module {type(module).__name__}; distribute the module, "
+        "with this method as its forward()"
+    )
+
+
 def module_of(function: Callable[..., object]) -> torch.nn.Module:
     """A module without parameters that calls the function, and has its name and arguments.
 
@@ -18,10 +26,7 @@ def module_of(function: Callable[..., object]) -> torch.nn.Module:
     owner = getattr(function, "__self__", None)
     name = getattr(function, "__name__", type(function).__name__)
     if isinstance(owner, torch.nn.Module):
-        raise TypeError(
-            f"distribute: {name} is a method of the module {type(owner).__name__}; distribute the module, with this "
-            "method as its forward()"
-        )
+        raise TypeError(not_forward(name, owner))
     forward = staticmethod(_telling_its_arguments(function))
     kind: type[torch.nn.Module] = type(name, (torch.nn.Module,), {"forward": forward})
     return kind()

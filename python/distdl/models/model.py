@@ -71,8 +71,7 @@ class DistributedModel(Container, Passing):
     input_partitions: Mapping[str | int, object] | None
     values: str
     halos: str
-    needs_one_name = False
-    brings_parameters = False  # programs do, each just before its first use
+    needs_one_name = brings_parameters = False  # programs bring each parameter just before its first use
     default_layout = OF_MODELS
     program: Program | None
     _requested: Mapping[str, Request]
@@ -183,6 +182,8 @@ class DistributedModel(Container, Passing):
         if name == "output_partition":
             raise _NotCalledError
         own = vars(self.__dict__["module"]) if "module" in self.__dict__ else {}
+        if name not in own:
+            self.refuse_method(name)
         return own[name] if name in own else super().__getattr__(name)
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -13,7 +13,7 @@ from distdl.partitions.construction import PartitionLike, constructing, construc
 from distdl.partitions.grid import Grid
 from distdl.partitions.partition import Partition
 from distdl.partitions.structure import zero_volume_tensor
-from distdl.torch_compat.trees import leaves_by_path, tree_flatten, tree_unflatten
+from distdl.torch_compat.trees import SequenceKey, leaves_by_path, tree_flatten, tree_unflatten
 
 
 @overload
@@ -115,7 +115,7 @@ def gather(y: object, P_y: object, root: int = 0) -> object:
     in_blocks = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     if len(places) != len(leaves):  # some classes leave out what is None
         by_path, paths = leaves_by_path(P_y, is_partition), [*leaves_by_path(y)]
-        missing = [path for path in paths if path not in by_path and (not path or isinstance(path[-1], int))]
+        missing = [path for path in paths if path not in by_path and (not path or isinstance(path[-1], SequenceKey))]
         places = [by_path.get(path) for path in paths]
     in_blocks = [i for i in in_blocks if places[i] is not None]
     if len(partitions) != len(in_blocks) or missing:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import torch
 from torch.nn.utils.parametrizations import _Orthogonal, _SpectralNorm, _WeightNorm
+from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
@@ -14,13 +15,20 @@ _HOOKS_OF_WHOLE = (SpectralNorm, WeightNorm)  # of torch.nn.utils, older than pa
 
 
 def computed_weights(module: torch.nn.Module) -> dict[int, torch.Tensor]:
-    """Weights that older parametrizations compute before each call, as copies without a graph, by id.
+    """Weights that hooks of torch compute before each call, as copies without a graph, by id.
 
     For ``copy.deepcopy``, which does not copy tensors with a graph.
     """
     hooks = ((owner, hook) for owner in module.modules() for hook in vars(owner)["_forward_pre_hooks"].values())
-    weights = [getattr(owner, hook.name) for owner, hook in hooks if isinstance(hook, WeightNorm)]
+    weights = [getattr(owner, name) for owner, hook in hooks if (name := _computed_by(hook))]
     return {id(weight): weight.detach().clone() for weight in weights}
+
+
+def _computed_by(hook: object) -> str:
+    """The name of the weight that a hook computes; "" for other hooks."""
+    if isinstance(hook, BasePruningMethod):
+        return hook._tensor_name
+    return hook.name if isinstance(hook, _HOOKS_OF_WHOLE) else ""
 
 
 def may_compute_weights(module: torch.nn.Module) -> bool:

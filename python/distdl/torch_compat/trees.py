@@ -13,6 +13,7 @@ from torch.utils._pytree import (
     SUPPORTED_NODES,
     KeyEntry,
     MappingKey,
+    SequenceKey,
     TreeSpec,
     register_dataclass,
     register_pytree_node,
@@ -25,6 +26,7 @@ from torch.utils._pytree import (
 from distdl.texts import has_own_attributes
 
 __all__ = [
+    "SequenceKey",
     "TreeSpec",
     "leaves_by_path",
     "register_dataclass",
@@ -64,19 +66,28 @@ def tree_map_only(kind: type, function: Callable[..., object], tree: object) -> 
 
 
 def leaves_by_path(tree: object, is_leaf: Callable[[object], bool] | None = None) -> dict[tuple[object, ...], object]:
-    """The leaves of a structure, by the keys that lead to them: those of mappings, and the numbers of other parts.
+    """The leaves of a structure, by the keys that lead to them.
 
     Torch's function raises for classes that a package registered without their keys.
     """
     if (is_leaf is not None and is_leaf(tree)) or not _is_node(tree):
         return {(): tree}
-    parts = tree_flatten(tree, is_leaf=lambda part: part is not tree)[0]
-    keys: Sequence[object] = range(len(parts))
-    if isinstance(tree, Mapping):  # it may leave out what is None
-        named = [*tree], [key for key in tree if tree[key] is not None]
-        keys = next((own for own in named if len(own) == len(parts)), keys)
-    inner = [leaves_by_path(part, is_leaf) for part in parts]
-    return {(key, *path): leaf for key, own in zip(keys, inner, strict=True) for path, leaf in own.items()}
+    node = SUPPORTED_NODES.get(type(tree))
+    if node is not None and node.flatten_with_keys_fn is not None:
+        keyed = node.flatten_with_keys_fn(tree)[0]
+    else:
+        parts = tree_flatten(tree, is_leaf=lambda part: part is not tree)[0]
+        keyed = zip(_keys(tree, len(parts)), parts, strict=True)
+    return {(key, *path): leaf for key, part in keyed for path, leaf in leaves_by_path(part, is_leaf).items()}
+
+
+def _keys(tree: object, count: int) -> Sequence[KeyEntry]:
+    """The keys of the parts of a mapping, which may leave out what is None, or the numbers of other parts."""
+    if isinstance(tree, Mapping):
+        for names in ([*tree], [name for name in tree if tree[name] is not None]):
+            if len(names) == count:
+                return [*map(MappingKey, names)]
+    return [*map(SequenceKey, range(count))]
 
 
 def _is_node(tree: object) -> bool:

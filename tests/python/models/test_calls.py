@@ -9,6 +9,7 @@ import torch.nn.functional as F
 import distdl
 from support.blocks import grid
 from support.distributed import assert_none, noise, off, over_rows, partitions, whole
+from support.models import Function
 from support.ranks import job, raises_everywhere, together
 
 P_world = distdl.Partition(job)
@@ -302,3 +303,23 @@ def test_the_line_of_a_model_of_torch_is_that_of_the_program():
     model = distdl.distribute(torch.nn.Sequential(torch.nn.Linear(4, 4)), grid(P_world, [job.size, 1]))
     model(torch.ones(2, 4))
     assert Path(__file__).name in str(model.program.plan.recording.nodes[0].source)
+
+
+def activated(x, activation):
+    return activation(x)
+
+
+def test_functions_of_torch_as_arguments():
+    P_x = grid(P_world, [job.size, 1])
+    ours, whole = distdl.distribute(activated, P_x), noise((4, 3))
+    for activation in (torch.sigmoid, torch.tanh, torch.sigmoid):
+        y = distdl.gather(ours(distdl.scatter(whole, P_x), activation), P_x)
+        assert job.rank or torch.equal(y, activation(whole))
+
+
+@pytest.mark.filterwarnings("ignore:.*non-tuple sequence:UserWarning")  # of torch
+def test_slices_in_a_list_are_a_tuple():
+    P_x, whole = grid(P_world, [job.size, 1]), noise((4, 6))
+    ours = distdl.distribute(Function(lambda x: x[[slice(None), slice(1, 3), None]] * 2), P_x)
+    y = distdl.gather(ours(distdl.scatter(whole, P_x)), ours.output_partition)
+    assert job.rank or torch.equal(y, whole[:, 1:3, None] * 2)

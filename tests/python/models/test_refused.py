@@ -68,6 +68,23 @@ def test_parameters_keep_asking_for_gradients():
     assert same(x).requires_grad or not P_x.active
 
 
+class Encoding(torch.nn.Linear):
+    @property
+    def width(self):
+        return self.out_features
+
+    def encode(self, x):
+        return self(x)
+
+
+def test_other_methods_than_forward():
+    ours = distdl.distribute(Encoding(3, 3), grid(P_world, [P_world.size, 1]))
+    for name in ("encode", "width"):
+        with pytest.raises(AttributeError, match=f"{name} is a method or property of the module Encoding"):
+            getattr(ours, name)
+    assert ours.out_features == 3
+
+
 def noisy(x, generator=None):
     return x + torch.rand(3, generator=generator)
 

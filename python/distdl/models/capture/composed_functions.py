@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 
-from distdl.models.capture.recording import Function
+from distdl.models.capture.recording import Arguments, Function
+from distdl.torch_compat.trees import tree_leaves
 
 
 def block_diag(*tensors: torch.Tensor) -> torch.Tensor:
@@ -114,6 +115,35 @@ def linear_cross_entropy(
     ignored = -100 if ignore_index is None else ignore_index
     logits = F.linear(input, linear_weight, linear_bias)
     return F.cross_entropy(logits, target, weight, None, ignored, None, reduction, label_smoothing)
+
+
+def of_tensors(key: str, args: Arguments) -> Function | None:
+    """A function in place of ``torch.tensor`` of a list with tensors; None for other calls."""
+    makes_tensor = key in ("tensor", "as_tensor") and isinstance(args[0], list | tuple)
+    return tensor if makes_tensor and any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(args[0])) else None
+
+
+def tensor(
+    data: Sequence[object],
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+) -> torch.Tensor:
+    """``torch.tensor`` of nested lists with tensors: a copy without a derivative."""
+    if requires_grad or pin_memory:
+        raise NotImplementedError("torch.tensor of tensors with requires_grad or pin_memory")
+
+    def own(part: object) -> torch.Tensor:
+        return part.detach() if isinstance(part, torch.Tensor) else torch.tensor(part, device=device)
+
+    def stacked(part: object) -> torch.Tensor:
+        if isinstance(part, list | tuple):
+            return torch.stack([*map(stacked, part)])
+        return own(part).to(device=device, dtype=kind)
+
+    kind = dtype or functools.reduce(torch.promote_types, (own(part).dtype for part in tree_leaves(data)))
+    return stacked(data)
 
 
 COMPOSED: dict[str, Function] = {

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from distdl.models.capture.composed_functions import COMPOSED
+from distdl.models.capture.composed_functions import COMPOSED, of_tensors
 from distdl.models.capture.recording import Arguments, Function, Options
 from distdl.models.capture.recurrent_layers import layer_by_layer
 from distdl.models.capture.source_line import source_line
@@ -277,7 +277,7 @@ def decomposition(function: Function, key: str, args: Arguments) -> Function | N
         return assign_data
     replacement = DECOMPOSITIONS.get(key)
     if replacement is None:
-        return layer_by_layer(function, key, args)
+        return layer_by_layer(function, key, args) or of_tensors(key, args)
     if not function.__name__.endswith("_") or replacement.__name__.endswith("_"):
         return replacement
     return lambda x, *args, **kwargs: x.copy_(replacement(x, *args, **kwargs))

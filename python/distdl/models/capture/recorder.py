@@ -269,7 +269,7 @@ class Recorder(TorchFunctionMode):
 
     def _add_node(self, call: _Call, results: object, written: tuple[Value, ...] = ()) -> None:
         tensors, layer = self.tensors, call.target if isinstance(call.target, torch.nn.Module) else None
-        parameters = {} if layer is None else {name: tensors.value(own) for name, own in layer.named_parameters()}
+        parameters = {} if layer is None else tensors.parameters_of(layer)
         buffers = {} if layer is None else tensors.names_of_buffers(layer)
         autocast = {kind: dtype for kind, dtype in unrecorded.autocast().items() if self._autocast[kind] != dtype}
         records, checkpoint = torch.is_grad_enabled(), self._checkpoints.current()

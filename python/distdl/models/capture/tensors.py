@@ -125,6 +125,11 @@ class RecordedTensors:
         value = self._values.get(id(tensor))
         return None if value is None or (name and value.name == name) else value
 
+    def parameters_of(self, layer: torch.nn.Module) -> dict[str, Value]:
+        """The values of a layer's parameters; a weight that was registered again comes before the bias, as always."""
+        named = sorted(layer.named_parameters(), key=lambda each: each[0] == "bias")
+        return {name: self.value(parameter) for name, parameter in named}
+
     def names_of_buffers(self, layer: torch.nn.Module) -> dict[str, str]:
         """The names in the model of a layer's buffers, which it reads and writes in the model itself."""
         names = {}

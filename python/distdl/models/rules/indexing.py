@@ -80,7 +80,9 @@ def _steps(first: int, step: int, start: int, stop: int) -> Interval:
 def index_of(node: Node) -> tuple[Any, ...]:
     """The index, with plain numbers, and with tensors in place of lists and arrays."""
     index = node.args[1]
-    if isinstance(index, list) and any(isinstance(part, list | tuple | slice | None) for part in index):
+    if isinstance(index, list) and any(part is None or part is ... or isinstance(part, slice) for part in index):
+        index = tuple(index)  # as torch takes it
+    if isinstance(index, list) and any(isinstance(part, list | tuple) for part in index):
         raise NoRuleError("a list of lists as an index, which may mean a tuple or a tensor to torch; use either")
     return tuple(map(_plain, index if isinstance(index, tuple) else (index,)))
 
