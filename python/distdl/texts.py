@@ -30,8 +30,8 @@ def _text(value: object, seen: dict[int, int]) -> str:
     if isinstance(value, list | tuple | dict) and type(value) in (list, tuple, dict):
         parts = value if isinstance(value, list | tuple) else [part for item in value.items() for part in item]
         return f"{type(value).__name__}({', '.join(_text(part, seen) for part in parts)})"
-    if isinstance(value, BuiltinFunctionType):
-        return value.__qualname__
+    if isinstance(value, BuiltinFunctionType) and isinstance(value.__self__, ModuleType | type | NoneType):
+        return value.__qualname__  # without its address
     if not has_own_attributes(value):
         return repr(value)
     if id(value) in seen:

@@ -11,9 +11,10 @@ import torch
 
 def not_forward(name: str, module: torch.nn.Module) -> str:
     """Why another method of a module, or a property, is not distributed."""
+    kind = "method" if callable(getattr(type(module), name, None)) else "property"
     return (
-        f"distribute: {name} is a method or property of the module {type(module).__name__}; distribute the module, "
-        "with this method as its forward()"
+        f"distribute: {name} is a {kind} of the module {type(module).__name__}; distribute the module, with this "
+        "method as its forward()"
     )
 
 

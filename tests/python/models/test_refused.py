@@ -79,8 +79,8 @@ class Encoding(torch.nn.Linear):
 
 def test_other_methods_than_forward():
     ours = distdl.distribute(Encoding(3, 3), grid(P_world, [P_world.size, 1]))
-    for name in ("encode", "width"):
-        with pytest.raises(AttributeError, match=f"{name} is a method or property of the module Encoding"):
+    for name, kind in (("encode", "method"), ("width", "property")):
+        with pytest.raises(AttributeError, match=f"{name} is a {kind} of the module Encoding"):
             getattr(ours, name)
     assert ours.out_features == 3
 

@@ -119,8 +119,9 @@ def linear_cross_entropy(
 
 def of_tensors(key: str, args: Arguments) -> Function | None:
     """A function in place of ``torch.tensor`` of a list with tensors; None for other calls."""
-    makes_tensor = key in ("tensor", "as_tensor") and isinstance(args[0], list | tuple)
-    return tensor if makes_tensor and any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(args[0])) else None
+    if key not in ("tensor", "as_tensor") or not args or not isinstance(args[0], list | tuple):
+        return None
+    return tensor if any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(args[0])) else None
 
 
 def tensor(

@@ -14,6 +14,7 @@ COMPOSED = {
     "combinations with replacement": (lambda x: torch.combinations(x[0], with_replacement=True), MATRIX),
     "tensor of tensors": (lambda x: x * torch.tensor([row.max() for row in x.detach()])[:, None], MATRIX),
     "tensor of lists": (lambda x: torch.tensor([[x.detach().max(), 1], [2.5, x.argmax()]]) * x[:2, :2], MATRIX),
+    "tensor by name": (lambda x: x * torch.tensor(data=[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], dtype=torch.float64), MATRIX),
     "as_tensor of tensors": (lambda x: torch.as_tensor((x.detach().sum(), x.argmax())) * x[:, :2], MATRIX),
     "multi_dot": (lambda x: torch.linalg.multi_dot([x, x.mT, x]), MATRIX),
     "multi_dot of vectors": (lambda x: torch.linalg.multi_dot([x[:, 0], x, x.mT, x[:, 1]]), MATRIX),
