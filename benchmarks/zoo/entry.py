@@ -20,7 +20,7 @@ class Entry:
         space: the dimensions of the first input that are split, beside the batch; one of tokens.
         below: the inputs are whole numbers below this number; 0 for real numbers.
         options: further arguments of each call.
-        is_large: whether it has 200 million parameters or more.
+        is_large: whether it has 130 million parameters or more.
     """
 
     name: str

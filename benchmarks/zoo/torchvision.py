@@ -9,7 +9,7 @@ import torchvision.models as vision
 
 from zoo.entry import Entry, Shape
 
-LARGE = ("convnext_large", "regnet_y_128gf", "vit_h_14", "vit_l_16", "vit_l_32")
+LARGE = ("convnext_large", "regnet_y_128gf", "vgg", "vit_h_14", "vit_l_16", "vit_l_32")
 SLOW = (
     "mvit",
     "maxvit",
@@ -58,4 +58,4 @@ def of_torchvision(name: str) -> Entry:
         shape = (2, 3, 28, 28) if "_14" in name else (2, 3, 32, 32)
     if name == "maxvit_t":
         shape = (1, 3, 224, 224)
-    return Entry(name, partial(vision.get_model, name, **options), (shape,) * inputs, is_large=name in LARGE)
+    return Entry(name, partial(vision.get_model, name, **options), (shape,) * inputs, is_large=name.startswith(LARGE))
