@@ -112,7 +112,7 @@ more. The number of its operations stands behind its name; all of them are split
 They are distributed with ``as_sequential=True`` and ``values="agree"``, so that models may look at values. A model that
 raises without other arguments, such as targets, is refused in one process, too.
 
-``python benchmarks/models.py --table models.csv --sample 100 --seed 40`` compares these models, a random sample of all
-that ``benchmarks/zoo`` knows, and ``python benchmarks/models.py --table models.csv --page docs/models.rst`` makes this
-page. Without ``--sample`` it compares all of them.
+These are the models of a random sample of all that ``benchmarks/zoo`` knows that were compared on all partitions:
+``python benchmarks/models.py --table models.csv --sample 100 --seed 40``. The page is made by
+``python benchmarks/models.py --table models.csv --page docs/models.rst``. Without ``--sample`` all models are compared.
 """
