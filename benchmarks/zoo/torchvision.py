@@ -9,7 +9,7 @@ import torchvision.models as vision
 
 from zoo.entry import Entry, Shape
 
-LARGE = ("convnext_large", "regnet_y_128gf", "vgg", "vit_h_14", "vit_l_16", "vit_l_32")
+LARGE = ("convnext_large", "regnet_y_128gf", "regnet_y_32gf", "vgg", "vit_h_14", "vit_l_16", "vit_l_32")
 SLOW = (
     "mvit",
     "maxvit",
